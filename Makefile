@@ -1,0 +1,72 @@
+STUDY ?= tiny
+CORES ?= 2
+PYTHON ?= python3
+VENV ?= .venv
+READY := $(VENV)/.ready
+# Rules call `python`: the environment's comes first.
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+# Fonts and caches of matplotlib stay inside the environment; figures are the same bytes each time.
+export MPLBACKEND := Agg
+
+made = $(wildcard results/$(STUDY)/figures/*.svg results/$(STUDY)/tables/*.csv)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-docs test slow check format report docs acceptance bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
+
+$(READY): envs/requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "DepthBench needs Python 3.11 or newer; name one with make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --requirement envs/requirements.txt
+	$(VENV)/bin/python -m pip install --quiet --no-deps --editable .
+	@touch $@
+
+demo: $(READY) ## run the tiny study, from text to the HTML report
+	snakemake --cores $(CORES) --config study=tiny
+	@$(MAKE) --no-print-directory report STUDY=tiny
+
+report: $(READY) ## HTML report of what STUDY has made so far
+	@test -n "$(made)" || { echo "results/$(STUDY) holds no figure or table yet: make demo"; exit 2; }
+	@# Without targets Snakemake would ask for all of them and stop at the first that is not there.
+	@snakemake --quiet all --config study=$(STUDY) partial=true --report results/$(STUDY)/report.html -- $(made)
+	@echo "report: $(CURDIR)/results/$(STUDY)/report.html"
+
+test: $(READY) ## tests, without the slow ones
+	python -m pytest --numprocesses 2 --dist loadfile --ignore tests/acceptance -m "not slow and not perf and not gpu"
+
+slow: $(READY) ## the slow tests
+	python -m pytest --ignore tests/acceptance -m slow
+
+check: $(READY) ## style, types, imports, spelling, generated files
+	ruff check
+	ruff format --check
+	snakefmt --check Snakefile workflow
+	mypy
+	lint-imports
+	codespell
+	python -m depthbench.docs --check
+	snakemake --lint --config study=micro
+
+format: $(READY) ## put code into the house style
+	ruff check --fix
+	ruff format
+	snakefmt Snakefile workflow
+
+docs: $(READY) ## write what is generated: the configuration's schema and page, the README's results
+	python -m depthbench.docs
+
+demo-docs: demo ## take the demo's figure and losses into the documentation
+	mkdir -p docs/demo
+	cp results/tiny/figures/validation_loss.png results/tiny/tables/losses.csv docs/demo/
+	@$(MAKE) --no-print-directory docs
+
+acceptance: $(READY) ## what must hold after `make demo`, the commands of README.md among it
+	python -m pytest tests/acceptance
+
+bench: $(READY) ## compare a training step with transformers' Llama; appends to kernels/benchmarks/results.csv
+	python kernels/benchmarks/train_step.py
+
+clean: ## remove what STUDY (tiny) has made; prepared data, other studies and the environment stay
+	rm -rf results/$(STUDY)

@@ -1,0 +1,60 @@
+"""Files that are either whole or not there."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from depthbench.errors import UserError
+
+
+@contextmanager
+def published(path: Path) -> Iterator[Path]:
+    """Give a temporary name to write to; on success it replaces `path`, flushed to the disk first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+        sync(part)
+        part.replace(path)
+        sync(path.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole text file, or nothing."""
+    with published(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def sync(path: Path) -> None:
+    """Wait until the file, or the names in the folder, have reached the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sha256(path: Path) -> str:
+    """Return the checksum of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Turn what the operating system refuses (disk full, no permission) into one line.
+
+    Raises:
+        UserError: E-DISK, with the file and the system's own words.
+    """
+    try:
+        yield
+    except OSError as error:
+        name = error.filename or "a file"
+        raise UserError(
+            "E-DISK", f"{name}: {error.strerror or error}; make room or check the rights, then run again"
+        ) from error
