@@ -1,0 +1,301 @@
+"""The typed configuration: the file and `--config` values pass the same models, and all errors come at once.
+
+No torch here: a dry-run imports this module.
+"""
+
+from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from depthbench.designs import DESIGNS
+from depthbench.errors import UserError
+
+
+def parse_rate(value: Any) -> str:
+    """Return the one spelling of a learning rate: 2e-3, "0.002" and 0.0020 give `2e-3`, 1.5e-3 gives `15e-4`."""
+    try:
+        number = Decimal("nan") if isinstance(value, bool) else Decimal(str(value))
+    except InvalidOperation:
+        raise ValueError(f"{value!r} is not a learning rate") from None
+    if not (number.is_finite() and 1e-12 < number < 1e12):
+        raise ValueError(f"{value!r} is not a learning rate")
+    _, digits, exponent = number.normalize().as_tuple()
+    return f"{int(''.join(map(str, digits)))}e{exponent}"
+
+
+def _as_default(value: Any) -> Any:
+    return value if isinstance(value, dict) else {"default": value}
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+def _none_word(value: Any) -> Any:
+    return None if value in ("null", "~", "") else value  # nested `--config` values arrive as text
+
+
+def _not_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted")
+    return value
+
+
+Rate = Annotated[str, BeforeValidator(parse_rate, json_schema_input_type=float | str)]
+Count = Annotated[int, BeforeValidator(_not_bool), Field(gt=0)]
+Index = Annotated[int, BeforeValidator(_not_bool), Field(ge=0)]
+# YAML reads 1e-8 as text
+Number = Annotated[float, BeforeValidator(_not_bool, json_schema_input_type=float | str)]
+Positive = Annotated[Number, Field(gt=0)]
+Fraction = Annotated[Number, Field(ge=0, le=1)]
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+ScaleName = Annotated[str, Field(pattern=r"^[a-z0-9]+$")]
+Origin = Literal["wiki_leads", "boolq", "squad", "drop", "qasper", "sciriff"]
+Family = Literal["baseline", "norm", "multi-stream", "cross-layer"]
+
+
+class Strict(BaseModel):
+    """Base of all models here: unknown keys are errors, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Design(Strict):
+    """A residual design: the file `residuals/<name>.py`, how it is shown, and the rates it is trained at."""
+
+    label: str = Field(description="name in figures and tables")
+    family: Family = Field(description="decides colour and line type")
+    lr: Rate = Field(description="declared learning rate, where suite and scale give none")
+    grid: list[Rate] | None = Field(None, description="rates of the sweep, where the scale gives none")
+
+
+class Optimizer(Strict):
+    """AdamW and the clipping of the global gradient norm."""
+
+    betas: tuple[Fraction, Fraction]
+    eps: Positive
+    weight_decay: Annotated[Number, Field(ge=0)]
+    clip: Positive = Field(description="largest global gradient norm")
+
+
+class Schedule(Strict):
+    """Linear warm-up from zero, then a cosine down to a fraction of the peak."""
+
+    warmup: Fraction = Field(description="share of the steps")
+    final: Fraction = Field(description="share of the peak rate at the last step")
+
+
+class Precision(Strict):
+    """Types of the computation; weights and moments are always float32."""
+
+    compute: Literal["float32", "bfloat16"]
+
+
+class Recipe(Strict):
+    """How a model is trained; `extends` takes another recipe key by key."""
+
+    sequence_length: Annotated[Count, Field(ge=2)] = Field(description="tokens of a window")
+    batch_sequences: Count = Field(description="windows of a step, over all devices")
+    optimizer: Optimizer
+    schedule: Schedule
+    precision: Precision
+    init_std: Positive = Field(description="std of the truncated normal that weights are drawn from")
+    threads: Annotated[Count | None, BeforeValidator(_none_word)] = Field(
+        None, description="threads of a CPU run: part of its identity, since they change the last bits"
+    )
+
+
+class Corpus(Strict):
+    """Where text comes from and how it is split."""
+
+    source: Literal["stdlib", "wheels", "files"]
+    origins: list[Origin] = Field([], description="texts to take, `source: wheels`")
+    paths: list[str] = Field([], description="files to read, `source: files`")
+    text_column: str = Field("text", description="column or key of the text, `source: files`")
+    id_column: Annotated[str | None, BeforeValidator(_none_word)] = Field(
+        None, description="column or key of the document's name, `source: files`"
+    )
+    val_fraction: Annotated[Number, Field(gt=0, le=0.5)] = Field(description="share of documents held out")
+    decontaminate: Literal["drop", "count", "off"] = Field(
+        "off", description="what to do with training documents that hold an evaluation item"
+    )
+
+
+class Scale(Strict):
+    """A token budget: one number of steps for every design and shape."""
+
+    steps: Count
+    lr: Annotated[dict[str, Rate], BeforeValidator(_as_default, json_schema_input_type=dict[str, Rate] | Rate)] = Field(
+        {}, description="rate by design, or `default`; one value stands for all"
+    )
+    grid: Annotated[
+        dict[str, list[Rate]],
+        BeforeValidator(_as_default, json_schema_input_type=dict[str, list[Rate]] | list[Rate]),
+    ] = Field({}, description="rates of the sweep by design, or `default`; one list stands for all")
+
+
+class Suite(Strict):
+    """A set of runs: designs x shapes x rates x seeds."""
+
+    scale: str
+    designs: Literal["all"] | list[str]
+    shapes: list[tuple[Count, Count]] = Field(description="[n_layers, d_model]")
+    lr: Literal["own", "grid"] | list[Rate] = Field(
+        "own", description="`own`: the declared rate; `grid`: the sweep; or rates"
+    )
+    seeds: list[Index] = [0]
+
+
+class Tokenizer(Strict):
+    """The GPT-NeoX tokenizer, cut to its first entries."""
+
+    vocab_size: Annotated[Count, Field(ge=512, le=50280)]
+
+
+class Study(Strict):
+    """What is trained and drawn together."""
+
+    corpus: str
+    recipe: str
+    n_heads: Count
+    tokenizer: Tokenizer
+    suites: dict[Name, Annotated[list[Suite], BeforeValidator(_as_list, json_schema_input_type=list[Suite] | Suite)]]
+    bootstrap: Count = Field(description="resamples of an interval")
+
+
+class Request(Strict):
+    """What a job asks of the machine; changes no result but the last bits."""
+
+    mem_mb: Count
+    runtime: Count = Field(description="minutes")
+    micro_batch: Count = Field(description="sequences of one forward pass on one device")
+
+
+class Resources(Strict):
+    """Requests of training runs, by scale."""
+
+    default: Request
+    by_scale: dict[str, Request] = {}
+
+
+class Config(Strict):
+    """Everything in `config.yaml`."""
+
+    study: str = Field(description="the study to run")
+    partial: bool = Field(False, description="draw what is trained and name what is not")
+    kernels: Literal["auto", "reference", "eager", "triton", "liger"] = Field(
+        "auto", description="implementation of the fused operations"
+    )
+    designs: dict[Name, Design]
+    recipes: dict[Name, Recipe]
+    corpora: dict[Name, Corpus]
+    scales: dict[ScaleName, Scale]
+    studies: dict[Name, Study]
+    resources: Resources
+
+
+def load(raw: dict[str, Any]) -> Config:
+    """Check the merged mapping of file and command line.
+
+    Raises:
+        UserError: E-CONFIG, one line for each problem, with its key path, value and what is wanted.
+    """
+    raw = dict(raw)
+    recipes = raw.get("recipes")
+    if isinstance(recipes, dict):
+        raw["recipes"] = {n: _extend(recipes, n) if isinstance(r, dict) else r for n, r in recipes.items()}
+    try:
+        config = Config.model_validate(raw)
+    except ValidationError as error:
+        raise UserError("E-CONFIG", *dict.fromkeys(_describe(e) for e in error.errors())) from None
+    if problems := list(_cross_check(config)):
+        raise UserError("E-CONFIG", *problems)
+    return config
+
+
+def lookup_rate(config: Config, scale: str, design: str) -> str:
+    """Return the declared rate of a design: of the scale if it has one, else of the design."""
+    rates = config.scales[scale].lr
+    return rates.get(design) or rates.get("default") or config.designs[design].lr
+
+
+def lookup_grid(config: Config, scale: str, design: str) -> list[str] | None:
+    """Return the rates of the sweep: of the scale if it has some, else of the design."""
+    grids = config.scales[scale].grid
+    return grids.get(design) or grids.get("default") or config.designs[design].grid
+
+
+def _merge(base: dict, over: dict) -> dict:
+    out = dict(base)
+    for key, value in over.items():
+        out[key] = _merge(out[key], value) if isinstance(value, dict) and isinstance(out.get(key), dict) else value
+    return out
+
+
+def _extend(recipes: dict, name: str, seen: tuple[str, ...] = ()) -> dict:
+    """A recipe with what it `extends` filled in below it."""
+    own = dict(recipes[name])
+    base = own.pop("extends", None)
+    if base is None:
+        return own
+    if not isinstance(recipes.get(base), dict) or base in (*seen, name):
+        known = ", ".join(sorted(set(recipes) - {name}))
+        raise UserError("E-CONFIG", f"recipes.{name}.extends: {base!r} is no other recipe; known: {known}")
+    return _merge(_extend(recipes, base, (*seen, name)), own)
+
+
+def _describe(error: Any) -> str:
+    # tuples of pydantic's own steps ("function-before[...]") say nothing to a user
+    where = ".".join(str(p) for p in error["loc"] if "[" not in str(p))
+    if error["type"] == "extra_forbidden":
+        return f"{where}: unknown key"
+    message = error["msg"].removeprefix("Value error, ").replace("Input should", "should")
+    value = "" if error["type"] == "missing" else f" (got {error['input']!r:.80})"
+    return f"{where}: {message}{value}"
+
+
+def _cross_check(config: Config) -> Iterator[str]:
+    """Problems that lie between keys."""
+    if config.study not in config.studies:
+        yield f"study: {config.study!r} is not declared; known: {', '.join(config.studies)}"
+    for name in config.designs:
+        if name not in DESIGNS:
+            yield f"designs.{name}: no file residuals/{name}.py; known: {', '.join(DESIGNS)}"
+    for scale in sorted(set(config.resources.by_scale) - set(config.scales)):
+        yield f"resources.by_scale.{scale}: no such scale; known: {', '.join(config.scales)}"
+    for key, by_design in ((k, getattr(s, k)) for s in config.scales.values() for k in ("lr", "grid")):
+        for design in sorted(set(by_design) - {"default", *config.designs}):
+            yield f"scales.*.{key}.{design}: no such design; known: {', '.join(config.designs)}"
+    for name, corpus in config.corpora.items():
+        if corpus.source == "wheels" and not corpus.origins:
+            yield f"corpora.{name}.origins: name at least one origin"
+        if corpus.source == "files" and not corpus.paths:
+            yield f"corpora.{name}.paths: name at least one file"
+    for name, study in config.studies.items():
+        yield from _check_study(config, f"studies.{name}", study)
+
+
+def _check_study(config: Config, where: str, study: Study) -> Iterator[str]:
+    if study.recipe not in config.recipes:
+        yield f"{where}.recipe: {study.recipe!r} is not declared; known: {', '.join(config.recipes)}"
+    if study.corpus not in config.corpora:
+        yield f"{where}.corpus: {study.corpus!r} is not declared; known: {', '.join(config.corpora)}"
+    for suite_name, parts in study.suites.items():
+        for part in parts:
+            yield from _check_suite(config, f"{where}.suites.{suite_name}", study, part)
+
+
+def _check_suite(config: Config, where: str, study: Study, suite: Suite) -> Iterator[str]:
+    if suite.scale not in config.scales:
+        yield f"{where}.scale: {suite.scale!r} is not declared; known: {', '.join(config.scales)}"
+        return
+    for _, d_model in suite.shapes:
+        if d_model % (2 * study.n_heads):
+            yield f"{where}.shapes: width {d_model} gives no even head size with {study.n_heads} heads"
+    for design in [] if suite.designs == "all" else suite.designs:
+        if design not in config.designs:
+            yield f"{where}.designs: {design!r} is not declared; known: {', '.join(config.designs)}"
+        elif suite.lr == "grid" and lookup_grid(config, suite.scale, design) is None:
+            yield f"{where}.lr: grid, but neither scales.{suite.scale} nor designs.{design} has one"

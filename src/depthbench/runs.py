@@ -1,0 +1,221 @@
+"""Suites become runs; the path of a run is its identity; its spec is the slice of config that trains it.
+
+No torch here: a dry-run imports this module.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic import ValidationError
+
+from depthbench.config import (
+    Config,
+    Corpus,
+    Count,
+    Index,
+    Optimizer,
+    Precision,
+    Rate,
+    Schedule,
+    Strict,
+    Suite,
+    Tokenizer,
+    lookup_grid,
+    lookup_rate,
+)
+from depthbench.errors import UserError
+
+# Raised by hand when the meaning of a stage changes; nothing else about the code makes it run again.
+VERSION = {"data": 1, "train": 1, "evaluate": 1}
+DESIGN_VERSION: dict[str, int] = {}  # the same for one design, e.g. {"hc": 2}
+
+PATTERN = r"[a-z][a-z0-9_]*/[a-z0-9]+-d\d+-l\d+/lr\d+e-?\d+-s\d+"
+_FIELDS = re.compile(
+    r"(?P<design>[a-z][a-z0-9_]*)/(?P<scale>[a-z0-9]+)-d(?P<d_model>\d+)-l(?P<n_layers>\d+)"
+    r"/lr(?P<lr>\d+e-?\d+)-s(?P<seed>\d+)"
+)
+
+
+@dataclass(frozen=True, order=True)
+class Run:
+    """One training: `<design>/<scale>-d<width>-l<depth>/lr<lr>-s<seed>`."""
+
+    design: str
+    scale: str
+    d_model: int
+    n_layers: int
+    lr: str
+    seed: int = 0
+
+    @property
+    def path(self) -> str:
+        """Path below `results/<study>/runs/`; `parse` is its inverse."""
+        return f"{self.design}/{self.scale}-d{self.d_model}-l{self.n_layers}/lr{self.lr}-s{self.seed}"
+
+
+class Spec(Strict):
+    """A resolved slice of the configuration, handed to a job as JSON."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, what is not set left out."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Read a spec from JSON.
+
+        Raises:
+            UserError: E-SPEC, one line for each problem.
+        """
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            problems = (f"{'.'.join(map(str, e['loc'])) or '--spec'}: {e['msg']}" for e in error.errors())
+            raise UserError("E-SPEC", *problems) from None
+
+
+class DataSpec(Spec, Corpus):
+    """All that changes the prepared data."""
+
+    corpus: str
+    tokenizer: Tokenizer
+    version: Count
+
+
+class RunSpec(Spec):
+    """All that changes a trained model. Nothing else may enter: a change of it trains the run again."""
+
+    run_id: str  # path below results/
+    version: tuple[Count, Count]  # of training, of the design
+    model: dict[str, Any]  # arguments of `ModelConfig`
+    steps: Count
+    lr: Rate
+    seed: Index
+    sequence_length: Count
+    batch_sequences: Count
+    optimizer: Optimizer
+    schedule: Schedule
+    precision: Precision
+    threads: Count | None = None
+    data: DataSpec
+
+
+def parse(path: str) -> Run:
+    """Read a run off its path; raises ValueError if it is not one."""
+    match = _FIELDS.fullmatch(path)
+    if match is None:
+        raise ValueError(f"{path!r} is not the path of a run")
+    f = match.groupdict()
+    return Run(f["design"], f["scale"], int(f["d_model"]), int(f["n_layers"]), f["lr"], int(f["seed"]))
+
+
+def expand(config: Config, suite: Suite) -> list[Run]:
+    """Return the runs of one part of a suite, in declared order."""
+    found = []
+    for design in list(config.designs) if suite.designs == "all" else suite.designs:
+        if suite.lr == "own":
+            rates = [lookup_rate(config, suite.scale, design)]
+        elif suite.lr == "grid":
+            rates = lookup_grid(config, suite.scale, design) or []
+        else:
+            rates = suite.lr
+        for n_layers, d_model in suite.shapes:
+            found += [Run(design, suite.scale, d_model, n_layers, lr, seed) for lr in rates for seed in suite.seeds]
+    return found
+
+
+def suites(config: Config) -> dict[str, list[Run]]:
+    """Return each suite of the study with its runs; a run may stand in several."""
+    declared = config.studies[config.study].suites
+    return {
+        name: list(dict.fromkeys(run for part in parts for run in expand(config, part)))
+        for name, parts in declared.items()
+    }
+
+
+def union(views: dict[str, list[Run]]) -> list[Run]:
+    """Return every run once."""
+    return list(dict.fromkeys(run for runs in views.values() for run in runs))
+
+
+def spec(config: Config, run: Run) -> str:
+    """Return the `RunSpec` of a run as JSON, the one spelling that Snakemake compares."""
+    study = config.studies[config.study]
+    recipe = config.recipes[study.recipe]
+    return dumps(
+        RunSpec(
+            run_id=f"{config.study}/runs/{run.path}",
+            version=(VERSION["train"], DESIGN_VERSION.get(run.design, 1)),
+            model={
+                "design": run.design,
+                "d_model": run.d_model,
+                "n_layers": run.n_layers,
+                "n_heads": study.n_heads,
+                "vocab_size": study.tokenizer.vocab_size,
+                "init_std": recipe.init_std,
+            },
+            steps=config.scales[run.scale].steps,
+            lr=run.lr,
+            seed=run.seed,
+            sequence_length=recipe.sequence_length,
+            batch_sequences=recipe.batch_sequences,
+            optimizer=recipe.optimizer,
+            schedule=recipe.schedule,
+            precision=recipe.precision,
+            threads=recipe.threads,
+            data=data_spec(config),
+        ).as_dict()
+    )
+
+
+def data_spec(config: Config) -> DataSpec:
+    """Return what the prepared data of the study depend on."""
+    study = config.studies[config.study]
+    corpus = config.corpora[study.corpus]
+    return DataSpec(corpus=study.corpus, tokenizer=study.tokenizer, version=VERSION["data"], **dict(corpus))
+
+
+def dumps(value: Any) -> str:
+    """Return compact JSON with sorted keys: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class Pick:
+    """The runs of one suite that an artifact needs; no designs: all of them."""
+
+    suite: str
+    designs: tuple[str, ...] = ()
+
+
+def select(config: Config, picks: list[Pick]) -> list[Run]:
+    """Return the runs of all picks, each once, sorted by path."""
+    views = suites(config)
+    found = {
+        run for pick in picks for run in views.get(pick.suite, []) if not pick.designs or run.design in pick.designs
+    }
+    return sorted(found, key=lambda run: run.path)
+
+
+def artifact_spec(config: Config, kind: str, name: str, files: list[str], picked: list[Run], missing: list[str]) -> str:
+    """Return what a table or figure shows, as JSON: its runs with their suites, and the numbers it reads."""
+    member: dict[str, list[str]] = {run.path: [] for run in picked}
+    for suite, members in sorted(suites(config).items()):
+        for run in members:
+            if run.path in member:
+                member[run.path].append(suite)
+    used = {run.design for run in picked}
+    return dumps(
+        {
+            "kind": kind,
+            "name": name,
+            "study": config.study,
+            "runs": member,
+            "missing": missing,
+            "files": files,
+            "bootstrap": config.studies[config.study].bootstrap,
+            "labels": {n: [d.label, d.family] for n, d in config.designs.items() if n in used},
+        }
+    )

@@ -1,0 +1,114 @@
+import copy
+import json
+
+import jsonschema
+import pytest
+
+from depthbench import config, docs
+from depthbench.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("written", "tag"),
+    [
+        (1e-3, "1e-3"), ("1e-3", "1e-3"), ("0.001", "1e-3"), ("1.0e-3", "1e-3"), ("0.0010", "1e-3"),
+        (0.0015, "15e-4"), ("1.50E-3", "15e-4"), (25e-4, "25e-4"), (10000, "1e4"), ("1e4", "1e4"), (1.0, "1e0"),
+    ],
+)  # fmt: skip
+def test_a_rate_has_one_spelling(written, tag):
+    assert config.parse_rate(written) == tag
+    assert float(tag) == float(written)
+
+
+@pytest.mark.parametrize("written", ["fast", True, None, 0, -1e-3, "nan", "inf", "1e-400", [1e-3]])
+def test_what_is_no_rate_is_refused(written):
+    with pytest.raises(ValueError, match="is not a learning rate"):
+        config.parse_rate(written)
+
+
+def changed(raw, path, value):
+    raw = copy.deepcopy(raw)
+    *keys, last = path.split(".")
+    inner = raw
+    for key in keys:
+        inner = inner.setdefault(key, {})
+    inner[last] = value
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("studyy", "tiny", ["studyy: unknown key"]),
+        ("study", "huge", ["study:", "'huge'", "tiny"]),
+        ("designs.preln.lr", "fast", ["designs.preln.lr", "'fast'"]),
+        ("designs.preln.family", "other", ["designs.preln.family", "'other'", "baseline"]),
+        ("designs.nope", {"label": "N", "family": "norm", "lr": 1}, ["designs.nope", "residuals/nope.py"]),
+        ("recipes.micro.extends", "nothing", ["recipes.micro.extends", "'nothing'"]),
+        ("recipes.default.extends", "tiny", ["extends"]),
+        ("recipes.tiny.batch_sequences", 0, ["recipes.tiny.batch_sequences", "0"]),
+        ("recipes.tiny.batch_sequences", True, ["recipes.tiny.batch_sequences", "number"]),
+        ("recipes.tiny.optimizer", {"weight_decay": float("nan")}, ["recipes.tiny.optimizer.weight_decay"]),
+        ("scales.t.lr", {"nope": 1e-3}, ["nope", "no such design"]),
+        ("studies.tiny.tokenizer.vocab_size", 511, ["studies.tiny.tokenizer.vocab_size", "511"]),
+        ("studies.tiny.n_heads", 3, ["studies.tiny.suites", "3 heads"]),
+        ("studies.tiny.corpus", "none", ["studies.tiny.corpus", "'none'"]),
+        ("studies.tiny.recipe", "none", ["studies.tiny.recipe", "'none'"]),
+        ("studies.tiny.suites.ladder.scale", "none", ["studies.tiny.suites.ladder", "'none'"]),
+        ("studies.tiny.suites.ladder.designs", ["none"], ["studies.tiny.suites.ladder.designs", "'none'"]),
+        ("corpora.embedded.val_fraction", 0.6, ["corpora.embedded.val_fraction", "0.6"]),
+        ("corpora.embedded.origins", [], ["corpora.embedded.origins"]),
+        (
+            "resources.by_scale",
+            {"zz": {"mem_mb": 1, "runtime": 1, "micro_batch": 1}},
+            ["resources.by_scale.zz"],
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_with_key_and_value(raw, path, value, words):
+    with pytest.raises(UserError) as caught:
+        config.load(changed(raw, path, value))
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith("E-CONFIG ") and len(line) < 300 for line in lines)
+    assert any(all(word in line for word in words) for line in lines), lines
+
+
+def test_all_mistakes_come_at_once(raw):
+    wrong = changed(changed(raw, "designs.preln.lr", "fast"), "recipes.default.init_std", -1)
+    with pytest.raises(UserError) as caught:
+        config.load(wrong)
+    assert {"designs.preln.lr", "recipes.default.init_std"} <= {
+        line.split()[1].rstrip(":") for line in str(caught.value).splitlines()
+    }
+
+
+def test_extends_fills_in_nested_keys(raw):
+    recipe = config.load(raw).recipes["micro"]
+    assert (recipe.sequence_length, recipe.batch_sequences, recipe.threads) == (64, 4, 1)
+    assert (recipe.optimizer.betas, recipe.precision.compute) == ((0.9, 0.95), "float32")
+
+
+def test_rates_are_looked_up_scale_first_then_design(raw):
+    raw["scales"]["t"]["lr"] = {"hc": 3e-3, "default": 1e-2}
+    raw["scales"]["s"].pop("lr")
+    loaded = config.load(raw)
+    assert config.lookup_rate(loaded, "t", "hc") == "3e-3"
+    assert config.lookup_rate(loaded, "t", "preln") == "1e-2"
+    assert config.lookup_rate(loaded, "s", "preln") == "2e-3"
+    assert config.lookup_grid(loaded, "s", "preln") == ["5e-4", "1e-3", "2e-3", "5e-3"]
+
+
+def test_the_schema_takes_the_file_and_refuses_a_wrong_key(raw):
+    schema = json.loads(json.dumps(docs.schema()))
+    jsonschema.validate(raw, schema)
+    for path in ("designs.preln.colour", "recipes.tiny.optimizer.epz", "studies.tiny.suits"):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(changed(raw, path, 1), schema)
+
+
+def test_known_origins_are_those_of_the_corpus():
+    from typing import get_args
+
+    from depthbench.data.corpus import ORIGINS
+
+    assert set(get_args(config.Origin)) == set(ORIGINS)
