@@ -1,0 +1,7 @@
+import pytest
+import torch
+
+
+@pytest.fixture
+def generator():
+    return torch.Generator().manual_seed(0)
