@@ -1,0 +1,57 @@
+"""Checkpoints that survive being killed in mid-write: tensors, then a small record with their checksum.
+
+`step-N.safetensors` holds the tensors; `step-N.json` is written after it and makes it count. Both appear whole or
+not at all, the last two are kept, and a broken one is told by name and passed over.
+"""
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from depthbench import files
+
+KEEP = 2
+
+
+def save(folder: Path, step: int, tensors: dict[str, torch.Tensor], record: dict[str, Any]) -> None:
+    """Write a checkpoint of `step` and remove all but the last two; `record` is JSON that `latest` gives back."""
+    path = folder / f"step-{step:09d}.safetensors"
+    save_tensors(path, tensors)
+    record = {**record, "step": step, "bytes": path.stat().st_size, "sha256": files.sha256(path)}
+    files.write_text(path.with_suffix(".json"), json.dumps(record))
+    remove(folder, keep=KEEP)
+
+
+def remove(folder: Path, keep: int = 0) -> None:
+    """Remove all checkpoints but the last `keep`."""
+    for old in sorted(folder.glob("step-*.json"))[: -keep or None]:
+        old.unlink()
+        old.with_suffix(".safetensors").unlink(missing_ok=True)
+
+
+def save_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """Write a whole safetensors file, or nothing."""
+    with files.published(path) as part:
+        try:
+            save_file({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}, part)
+        except SafetensorError as error:  # its word for a full disk
+            raise OSError(errno.EIO, str(error), str(path)) from error
+
+
+def latest(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
+    """Return tensors (on the CPU) and record of the newest sound checkpoint; None if there is none."""
+    for path in sorted(folder.glob("step-*.json"), reverse=True):
+        try:
+            record = json.loads(path.read_text())
+            tensors = path.with_suffix(".safetensors")
+            if (tensors.stat().st_size, files.sha256(tensors)) != (record["bytes"], record["sha256"]):
+                raise ValueError("size or checksum differs from its record")
+            return load_file(tensors), record
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            print(f"checkpoint {path.with_suffix('.safetensors')} is passed over: {error}", flush=True)
+    return None

@@ -1,0 +1,19 @@
+"""The device of a process and the type that it computes in."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+
+def choose(threads: int | None) -> torch.device:
+    """Return the GPU if there is one, else the CPU with `threads` threads."""
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if threads:
+        torch.set_num_threads(threads)
+    return torch.device("cpu")
+
+
+def compute_type(name: str, device: torch.device) -> AbstractContextManager:
+    """Return the context of forward passes: bfloat16 by autocast, float32 as it is."""
+    return torch.autocast(device.type, torch.bfloat16) if name == "bfloat16" else nullcontext()

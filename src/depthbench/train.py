@@ -1,0 +1,226 @@
+"""Train one model: AdamW, warm-up and cosine, and an exact way to stop and go on.
+
+Loss of a step = sum over all predictions of the global batch / their number, whatever the micro-batch; a window of
+T tokens gives T - 1 predictions. Nothing in training is random but the initial weights and the order of the windows,
+both functions of the seed, so weights, moments and the step are the whole state.
+"""
+
+import json
+import math
+import signal
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from depthbench import checkpoint, device, files, optim, progress, provenance, resume
+from depthbench.data.loader import Windows, manifest
+from depthbench.errors import UserError
+from depthbench.model import ModelConfig, build_model
+from depthbench.runs import RunSpec
+from depthbench_kernels import backend
+from depthbench_kernels.linear_cross_entropy import linear_cross_entropy
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+STEPS_BETWEEN_LINES = 10
+IGNORED = -100  # target of a window's last position, which has no next token
+
+
+class Training:
+    """A run in progress: model, optimizer, position in the data, and the private folder that it goes on from."""
+
+    def __init__(self, spec: RunSpec, windows: Windows, folder: Path, micro_batch: int):
+        self.spec, self.windows, self.resume, self.micro_batch = spec, windows, folder, micro_batch
+        self.device = device.choose(spec.threads)
+        self.model = build_model(ModelConfig(**spec.model), spec.seed).to(self.device)
+        self.optimizer = optim.build(self.model, self.model.residual.no_decay, spec.optimizer)
+        self.step = 0
+        self.status = "ok"
+        self.legs: list[dict[str, Any]] = []
+        self.stop_signal: int | None = None
+        self._restore()
+        self.metrics = resume.open_metrics(folder, self.step)
+        self.legs.append(
+            {
+                "from_step": self.step,
+                "started": time.time(),
+                "micro_batch": micro_batch,
+                "kernels": backend(),
+                **provenance.commit(),
+                **provenance.machine(self.device),
+            }
+        )
+
+    def _restore(self) -> None:
+        found = checkpoint.latest(self.resume)
+        if found is None:
+            return
+        tensors, record = found
+        if record["data_id"] != self.windows.data_id:
+            raise UserError(
+                "E-RESUME",
+                f"{self.resume}: its checkpoint was trained on other data than {self.windows.folder} holds now; "
+                "bring that data back, or remove the folder to start at step 0",
+            )
+        self.step, self.status, self.legs = record["step"], record["status"], record["legs"]
+        self.model.load_state_dict({name: tensors[f"model.{name}"] for name in self.model.state_dict()})
+        if self.step:
+            optim.restore_moments(self.model, self.optimizer, tensors)
+
+    def save(self) -> None:
+        """Write a checkpoint of the present step; the metrics up to it reach the disk first."""
+        self.metrics.flush()
+        files.sync(Path(self.metrics.name))
+        leg = self.legs[-1]
+        leg["to_step"], leg["seconds"] = self.step, round(time.time() - leg["started"], 3)
+        record = {
+            "status": self.status,
+            "legs": self.legs,
+            "data_id": self.windows.data_id,
+            "next_windows": self.windows.ids(self.step, self.spec.batch_sequences, self.spec.seed).tolist(),
+        }
+        weights = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        checkpoint.save(self.resume, self.step, weights | optim.moments(self.model, self.optimizer), record)
+
+    def advance(self) -> dict[str, Any]:
+        """Take one step, or find that it cannot be taken (then `status` is diverged); log and return its metrics."""
+        started, spec = time.perf_counter(), self.spec
+        tokens = torch.from_numpy(self.windows.batch(self.step, spec.batch_sequences, spec.seed))
+        loss = self._gradients(tokens)
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        self.step += 1
+        rate = optim.learning_rate(self.step, spec.steps, float(spec.lr), spec.schedule)
+        if math.isfinite(loss) and math.isfinite(norm):
+            torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), spec.optimizer.clip, norm)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self.optimizer.step()
+        else:  # the weights stay those of the last finite step
+            self.status = "diverged"
+        row = {
+            "step": self.step,
+            "tokens": self.step * tokens.numel(),
+            "loss": _finite(loss),
+            "grad_norm": _finite(norm.item()),
+            "lr": rate,
+            "tokens_per_s": round(tokens.numel() / (time.perf_counter() - started), 1),
+            "memory_bytes": provenance.peak_memory(self.device),
+            "time": round(time.time(), 3),
+        }
+        print(json.dumps(row), file=self.metrics, flush=True)
+        return row
+
+    def _gradients(self, tokens: torch.Tensor) -> float:
+        """Fill the gradients of the mean loss over the global batch and return that loss [nats/token]."""
+        self.optimizer.zero_grad(set_to_none=True)
+        predictions = tokens.shape[0] * (tokens.shape[1] - 1)
+        total = torch.zeros((), device=self.device)
+        for part in tokens.split(self.micro_batch):
+            part = part.to(self.device)
+            target = torch.nn.functional.pad(part[:, 1:], (0, 1), value=IGNORED)
+            with device.compute_type(self.spec.precision.compute, self.device):
+                features = self.model.features(part)
+                nll = linear_cross_entropy(features.flatten(0, 1), self.model.lm_head.weight, target.flatten(), IGNORED)
+            (nll / predictions).backward()
+            total += nll.detach()
+        return total.item() / predictions
+
+    def publish(self) -> None:
+        """Write the declared outputs, `run.json` last; the checkpoints have then served."""
+        final = self.resume / "final"
+        metrics = (self.resume / "metrics.jsonl").read_text()
+        checkpoint.save_tensors(final / "model.safetensors", self.model.state_dict())
+        files.write_text(final / "metrics.jsonl", metrics)
+        sums = {name: files.sha256(final / name) for name in ("model.safetensors", "metrics.jsonl")}
+        windows, config = self.windows, self.model.cfg
+        record = {
+            "run_id": self.spec.run_id,
+            "status": self.status,
+            "step": self.step,
+            "tokens": self.step * self.spec.batch_sequences * self.spec.sequence_length,
+            "loss": json.loads(metrics.splitlines()[-1])["loss"],
+            "n_params": config.count_params(),
+            "table_params": config.table_params(),
+            "data": str(windows.folder),
+            "data_id": windows.data_id,
+            "epochs": windows.epochs(self.step, self.spec.batch_sequences),
+            "sha256": sums,
+            "legs": self.legs,
+            "spec": self.spec.as_dict(),
+        }
+        files.write_text(final / "run.json", json.dumps(record, indent=1) + "\n")
+        resume.publish(self.resume)
+        checkpoint.remove(self.resume)
+
+
+def train(spec: RunSpec, data: Path, folder: Path, micro_batch: int, checkpoint_seconds: float) -> bool:
+    """Train the run of `spec` on the prepared `data` into the run's `folder`, or go on from its last checkpoint.
+
+    Returns:
+        False if a signal (INT, TERM, USR1, USR2) stopped it: a checkpoint was saved, the next call goes on.
+
+    Raises:
+        UserError: E-SHARD, E-BUDGET, E-RESUME, E-CONFIG, E-DISK.
+    """
+    with files.disk_errors():
+        if manifest(data)["spec"] != spec.data.as_dict():
+            raise UserError("E-SHARD", f"{data}: prepared with other settings than the run's; prepare the data again")
+        windows = Windows(data, spec.sequence_length)
+        private = resume.claim(folder, spec.as_dict())
+        if resume.finished(private, windows.data_id):
+            resume.publish(private)
+            print(f"{spec.run_id}: trained before with this spec on this data, published again", flush=True)
+            return True
+        windows.check_budget(spec.steps, spec.batch_sequences)
+        run = Training(spec, windows, private, micro_batch)
+        for number in STOP_SIGNALS:
+            signal.signal(number, lambda received, _: setattr(run, "stop_signal", received))
+        print(_headline(run), flush=True)
+        finished = _steps(run, checkpoint_seconds)
+        if finished:
+            run.publish()
+            print(f"{run.status} at step {run.step}/{spec.steps}", flush=True)
+        else:
+            name = signal.Signals(run.stop_signal or 0).name
+            print(f"{name}: saved step {run.step}/{spec.steps}; the same command goes on from there", flush=True)
+    return finished
+
+
+def _steps(run: Training, checkpoint_seconds: float) -> bool:
+    """Step until the end or a signal, and save; return whether the run is finished."""
+    console = Console()
+    saved = time.monotonic()
+    with progress.bar(console) if console.is_terminal else nullcontext() as bar:
+        task = bar.add_task("training", total=run.spec.steps, completed=run.step, note="") if bar else None
+        while run.step < run.spec.steps and run.status == "ok" and run.stop_signal is None:
+            row = run.advance()
+            loss = "not finite" if row["loss"] is None else f"{row['loss']:.4f}"
+            if bar and task is not None:
+                bar.update(task, completed=run.step, note=f"loss {loss}")
+            elif run.step % STEPS_BETWEEN_LINES == 0 or run.step == run.spec.steps:
+                print(
+                    f"step {run.step}/{run.spec.steps} loss {loss} {row['tokens_per_s']:.0f} tokens/s",
+                    flush=True,
+                )
+            if time.monotonic() - saved >= checkpoint_seconds:
+                run.save()
+                saved = time.monotonic()
+    run.save()
+    return run.step == run.spec.steps or run.status != "ok"
+
+
+def _headline(run: Training) -> str:
+    leg, config = run.legs[-1], run.model.cfg
+    return (
+        f"{run.spec.run_id}: {config.count_params():,} parameters, from step {run.step}/{run.spec.steps}; "
+        f"{leg['device']}, {leg['threads']} threads, kernels {leg['kernels']}, host {leg['host']}, "
+        f"job {leg['slurm_job_id'] or 'none'}, commit {leg['commit'] or 'unknown'}{' (edited)' * bool(leg['dirty'])}"
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None  # JSON knows no NaN

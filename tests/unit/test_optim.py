@@ -1,0 +1,68 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from depthbench import optim
+from depthbench.config import Optimizer, Schedule
+
+PAPER = Schedule(warmup=0.1, final=0.1)
+
+
+@pytest.mark.parametrize(
+    ("step", "rate"),
+    [  # S = 7600, so W = 760: peak t/W before, 0.1 peak + 0.45 peak (1 + cos(pi (t - W) / 6840)) from then on
+        (1, 2e-3 / 760),
+        (380, 1e-3),
+        (759, 2e-3 * 759 / 760),
+        (760, 2e-3),
+        (760 + 1710, 2e-4 + 9e-4 * (1 + math.sqrt(0.5))),
+        (760 + 3420, 1.1e-3),
+        (760 + 4560, 2e-4 + 9e-4 * 0.5),
+        (7600, 2e-4),
+    ],
+)
+def test_schedule_of_the_paper(step, rate):
+    assert optim.learning_rate(step, 7600, 2e-3, PAPER) == pytest.approx(rate, rel=1e-12)
+
+
+def test_schedule_ends_exactly_and_may_lack_a_warm_up():
+    assert optim.learning_rate(120, 120, 1e-2, PAPER) == 0.1 * 1e-2
+    flat = Schedule(warmup=0, final=0.1)
+    assert optim.learning_rate(1, 4, 1.0, flat) == pytest.approx(0.1 + 0.45 * (1 + math.cos(math.pi / 4)))
+    assert optim.learning_rate(4, 4, 1.0, Schedule(warmup=1, final=0.1)) == 0.1
+
+
+class Toy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([1.0, -2.0]))
+        self.static = nn.Parameter(torch.tensor([3.0]))
+
+
+def test_adamw_step_equals_the_formula_in_its_groups():
+    model = Toy()
+    settings = Optimizer(betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
+    assert optim.decay_groups(model, ("static",)) == {"decay": ["weight"], "no_decay": ["static"]}
+    optimizer = optim.build(model, ("static",), settings)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01
+    expected = {"weight": torch.tensor([1.0, -2.0]).double(), "static": torch.tensor([3.0]).double()}
+    m = {n: torch.zeros_like(v) for n, v in expected.items()}
+    v = {n: torch.zeros_like(x) for n, x in expected.items()}
+    for t in (1, 2, 3):
+        for name, parameter in model.named_parameters():
+            g = torch.full_like(parameter, 0.1 * t)
+            parameter.grad = g
+            m[name] = 0.9 * m[name] + 0.1 * g.double()
+            v[name] = 0.95 * v[name] + 0.05 * g.double() ** 2
+            decay = 0.1 if name == "weight" else 0.0
+            expected[name] = expected[name] * (1 - 0.01 * decay)
+            expected[name] -= 0.01 * (m[name] / (1 - 0.9**t)) / ((v[name] / (1 - 0.95**t)).sqrt() + 1e-8)
+        optimizer.step()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.double(), expected[name], rtol=1e-6, atol=0)
+    saved = optim.moments(model, optimizer)
+    torch.testing.assert_close(saved["exp_avg.weight"].double(), m["weight"], rtol=1e-6, atol=0)
+    torch.testing.assert_close(saved["exp_avg_sq.static"].double(), v["static"], rtol=1e-6, atol=0)

@@ -1,0 +1,132 @@
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from depthbench import checkpoint, loading, optim, train
+from depthbench.data.loader import Windows
+from depthbench.model import ModelConfig, build_model
+
+
+def start(prepared, tmp_path, micro_batch=4, **changes):
+    spec = prepared.spec(**changes)
+    return train.Training(spec, Windows(prepared.folder, spec.sequence_length), tmp_path / "resume", micro_batch)
+
+
+def test_a_step_equals_plain_pytorch(prepared, tmp_path):
+    """Mean cross-entropy of the whole batch, clipping by the global norm, AdamW at the scheduled rate."""
+    run = start(prepared, tmp_path, steps=20)
+    model = build_model(ModelConfig(**run.spec.model), run.spec.seed)
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, foreach=False)
+    for step, rate in enumerate([0.005, 0.01], start=1):  # W = 2 of 20 steps
+        tokens = torch.from_numpy(run.windows.batch(step - 1, 4, 0))
+        loss = F.cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        norm = math.sqrt(sum(p.grad.double().square().sum().item() for p in model.parameters()))
+        for p in model.parameters():
+            p.grad *= min(1.0, 1.0 / (norm + 1e-6))
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+        row = run.advance()
+        assert row["loss"] == pytest.approx(loss.item(), rel=1e-6)
+        assert row["grad_norm"] == pytest.approx(norm, rel=1e-5)
+        assert row["lr"] == pytest.approx(rate, rel=1e-12)
+        assert (row["step"], row["tokens"]) == (step, step * 4 * 32)
+    for name, parameter in run.model.named_parameters():
+        torch.testing.assert_close(
+            parameter, model.get_parameter(name), rtol=1e-4, atol=2e-5
+        )  # Adam divides small gradients by themselves
+
+
+@pytest.mark.parametrize("micro_batch", [1, 2, 3])
+def test_accumulation_changes_nothing(prepared, tmp_path, micro_batch):
+    whole, parts = start(prepared, tmp_path / "a", 4), start(prepared, tmp_path / "b", micro_batch)
+    for _ in range(3):
+        a, b = whole.advance(), parts.advance()
+        assert b["loss"] == pytest.approx(a["loss"], rel=1e-6)
+        assert b["grad_norm"] == pytest.approx(a["grad_norm"], rel=1e-5)
+    for name, parameter in whole.model.named_parameters():
+        torch.testing.assert_close(parts.model.get_parameter(name), parameter, rtol=1e-4, atol=5e-6)
+
+
+def test_a_gradient_that_is_not_finite_takes_no_step_and_is_a_result(prepared, tmp_path, monkeypatch):
+    """Case D05: an inf in one gradient at step 7."""
+    backward = train.linear_cross_entropy
+    calls = []
+
+    def poisoned(*args):
+        calls.append(1)
+        return backward(*args) * (math.inf if len(calls) == 7 else 1.0)
+
+    reference = start(prepared, tmp_path / "reference")
+    for _ in range(6):
+        reference.advance()
+    monkeypatch.setattr(train, "linear_cross_entropy", poisoned)
+    assert train.train(prepared.spec(), prepared.folder, tmp_path / "run", 4, 600.0)
+    record = loading.record(tmp_path / "run")
+    assert (record["status"], record["step"]) == ("diverged", 7)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, 8))
+    assert rows[-1]["grad_norm"] is None
+    weights = loading.load(tmp_path / "run").model.state_dict()
+    assert all(torch.equal(weights[n], t) for n, t in reference.model.state_dict().items())
+
+
+def test_a_finished_run_is_published_again_without_training(prepared, tmp_path, monkeypatch):
+    folder, spec = tmp_path / "run", prepared.spec(steps=3)
+    assert train.train(spec, prepared.folder, folder, 4, 600.0)
+    before = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+    assert set(before) == {"run.json", "metrics.jsonl", "model.safetensors"}
+    for name in before:  # as Snakemake does before it starts a job again
+        (folder / name).unlink()
+    monkeypatch.setattr(train.Training, "advance", None)
+    assert train.train(spec, prepared.folder, folder, 4, 600.0)
+    assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == before
+    assert not list((folder / "resume").glob("step-*"))
+
+
+def test_another_spec_starts_at_zero_and_keeps_the_old_folder(prepared, tmp_path, capsys):
+    for rate in ("1e-2", "2e-2", "1e-2"):
+        train.train(prepared.spec(steps=2, lr=rate), prepared.folder, tmp_path, 4, 600.0)
+        assert loading.record(tmp_path)["spec"]["lr"] == rate
+    assert capsys.readouterr().out.count("belongs to another spec") == 2
+    assert len(list(tmp_path.glob("resume-*"))) == 2
+
+
+def test_data_prepared_otherwise_is_refused(prepared, tmp_path):
+    spec = prepared.spec()
+    other = spec.model_copy(update={"data": spec.data.model_copy(update={"val_fraction": 0.2})})
+    with pytest.raises(train.UserError, match=r"E-SHARD .*prepared with other settings"):
+        train.train(other, prepared.folder, tmp_path, 4, 600.0)
+
+
+def test_a_checkpoint_of_other_data_is_refused(prepared, tmp_path):
+    run = start(prepared, tmp_path)
+    run.advance()
+    run.save()
+    tensors, record = checkpoint.latest(tmp_path / "resume")
+    assert record["next_windows"] == run.windows.ids(1, 4, 0).tolist()
+    checkpoint.save(tmp_path / "resume", 1, tensors, {**record, "data_id": "other"})
+    with pytest.raises(train.UserError, match="E-RESUME"):
+        start(prepared, tmp_path)
+
+
+def test_seeds_change_weights_and_order(prepared, tmp_path):
+    a, b = start(prepared, tmp_path / "a"), start(prepared, tmp_path / "b", seed=1)
+    assert not torch.equal(a.model.embed.weight, b.model.embed.weight)
+    assert not np.array_equal(a.windows.ids(0, 4, 0), a.windows.ids(0, 4, 1))
+
+
+def test_moments_come_back_to_the_bit(prepared, tmp_path):
+    run = start(prepared, tmp_path)
+    for _ in range(3):
+        run.advance()
+    run.save()
+    again = start(prepared, tmp_path)
+    first, second = (optim.moments(r.model, r.optimizer) for r in (run, again))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
