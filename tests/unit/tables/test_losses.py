@@ -1,0 +1,139 @@
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import binom
+from synthetic import TINY, Study, path
+
+from depthbench import tables
+from depthbench.artifacts import read
+from depthbench.errors import UserError
+from depthbench.tables import losses
+
+PRELN, HC, KEEL = path("preln", TINY[0]), path("hc", TINY[1]), path("keel", TINY[2])
+EMPTY = ["loss", "loss_lo", "loss_hi", "loss_upstream", "bits_per_byte", "unigram_entropy"]
+
+
+@pytest.fixture
+def study(tmp_path):
+    """A run with mixed commits, a missing and a diverged one."""
+    study = Study(tmp_path)
+    study.add(HC, status="missing")
+    study.add(PRELN, ["main", "backbone"], loss=4.625, legs=[("a" * 40, False), ("b" * 40, False)])
+    study.add(KEEL, status="diverged")
+    return study
+
+
+def build(study, **changes):
+    spec = study.spec(**changes)
+    return losses.build(read(study.files, spec), spec)
+
+
+def test_every_run_has_a_row(study):
+    table = build(study)
+    assert table["run_id"].tolist() == [f"tiny/runs/{run}" for run in (PRELN, KEEL, HC)]
+    assert table["status"].tolist() == ["ok", "diverged", "missing"]
+    assert table["suites"].tolist() == ["main, backbone", "main", "main"]
+    assert table["label"].tolist() == ["Pre-LN", "KEEL", "HC"]
+    assert table["aspect_ratio"].tolist() == [13.0, 1.75, 5.0]
+    assert table["lr"].tolist() == ["1e-2"] * 3
+
+
+def test_losses_of_constant_documents(study):
+    """4.625 nats for each of 5000 predictions in 5100 tokens and 20000 bytes; no spread, so no width."""
+    row = build(study).iloc[0]
+    assert row["loss"] == row["loss_lo"] == row["loss_hi"] == 4.625
+    assert row["loss_upstream"] == pytest.approx(4.625 * 5000 / 5100, rel=1e-12)
+    assert row["bits_per_byte"] == pytest.approx(4.625 * 5000 / np.log(2) / 20000, rel=1e-12)
+
+
+def test_diverged_and_missing_runs_have_no_numbers(study):
+    table = build(study).set_index("status")
+    assert table.loc[["diverged", "missing"], EMPTY].isna().all(axis=None)
+    assert table.loc["missing", ["n_params", "tokens", "commit", "mixed_commit"]].isna().all()
+    assert table.loc["diverged", ["n_params", "tokens"]].tolist() == [186368, 102400]
+
+
+def test_mixed_commits_are_marked(study):
+    table = build(study)
+    assert table["commit"].tolist()[:2] == ["aaaaaaa, bbbbbbb", "aaaaaaa"]
+    assert table["mixed_commit"].tolist()[:2] == [True, False]
+
+
+def test_interval_of_two_valued_documents(tmp_path):
+    """Of 100 documents at 4.4 or 4.6 a resample has Binomial(100, 1/2) at 4.6."""
+    study = Study(tmp_path)
+    study.add(PRELN, spread=0.1)
+    row = build(study, bootstrap=4000).iloc[0]
+    exact = 4.4 + 0.2 * binom.ppf([0.025, 0.975], 100, 0.5) / 100
+    # one more or less of 100 is 0.002, the step of the exact values
+    np.testing.assert_allclose([row["loss_lo"], row["loss_hi"]], exact, atol=0.0021)
+
+
+def test_resamples_are_shared_by_all_runs(tmp_path):
+    study = Study(tmp_path)
+    study.add(PRELN, loss=4.5, spread=0.1)
+    study.add(HC, loss=4.75, spread=0.1)
+    file = study.file(HC, "validation_docs.parquet")
+    pd.read_parquet(file).iloc[::-1].to_parquet(file)  # the order in the file does not matter
+    table = build(study)
+    np.testing.assert_allclose(table["loss_lo"].diff()[1], 0.25, rtol=1e-9)
+    np.testing.assert_allclose(table["loss_hi"].diff()[1], 0.25, rtol=1e-9)
+
+
+def test_documents_of_another_evaluation_are_refused(study):
+    file = study.file(PRELN, "validation_docs.parquet")
+    pd.read_parquet(file).assign(nll_sum=lambda docs: docs["nll_sum"] * 1.01).to_parquet(file)
+    with pytest.raises(UserError, match=f"E-RUN tiny/runs/{PRELN}: .*; remove both"):
+        build(study)
+
+
+def test_csv_keeps_full_precision(study, tmp_path):
+    third = path("attnres_full", TINY[0], lr="15e-4")
+    study.add(third, loss=13.1 / 3, spread=0.1)
+    out = tmp_path / "losses.csv"
+    tables.write("losses", study.files, study.spec(), out)
+    types = {"lr": "str", "n_params": "Int64", "tokens": "Int64", "mixed_commit": "boolean"}
+    pd.testing.assert_frame_equal(pd.read_csv(out, dtype=types), build(study), check_exact=True)
+    first = out.read_bytes(), out.with_suffix(".tex").read_bytes()
+    tables.write("losses", study.files, study.spec(), out)
+    assert (out.read_bytes(), out.with_suffix(".tex").read_bytes()) == first
+
+
+def test_latex_is_for_people(study, tmp_path):
+    out = tmp_path / "losses.csv"
+    labels = {
+        "preln": ("Pre_LN & 100% {a}", "baseline"),
+        "hc": ("HC", "multi-stream"),
+        "keel": ("KEEL", "norm"),
+    }
+    tables.write("losses", study.files, study.spec(labels=labels), out)
+    text = out.with_suffix(".tex").read_text()
+    for rule in (r"\toprule", r"\midrule", r"\bottomrule"):
+        assert text.count(rule) == 1
+    header, ok, diverged, missing = (line for line in text.splitlines() if "&" in line)
+    assert r"2.5 \%" in header
+    assert ok.startswith(r"Pre\_LN \& 100\% \{a\} & t & 4 & 52 & 13.00 & 1e-2 & 0 & ok & 4.6250 & 4.6250 & 4.6250 & ")
+    assert "186,368 & 102,400 & aaaaaaa, bbbbbbb" in ok
+    assert "diverged & --- & --- & --- & --- & 186,368" in diverged
+    assert missing.startswith("HC & ")
+    assert missing.count("---") == 7
+    assert "nan" not in text.lower()
+
+
+def test_bad_input_leaves_no_table(study, tmp_path):
+    study.file(PRELN, "run.json").write_text("{")
+    out = tmp_path / "tables" / "losses.csv"
+    with pytest.raises(UserError, match="E-RUN"):
+        tables.write("losses", study.files, study.spec(), out)
+    assert list(out.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["loss", "__init__", "../losses"])
+def test_unknown_table(study, tmp_path, name):
+    with pytest.raises(UserError, match=r"E-ARTIFACT .*known: .*losses"):
+        tables.write(name, study.files, study.spec(), tmp_path / "x.csv")
+
+
+def test_spec_without_the_files_that_the_table_reads(study, tmp_path):
+    with pytest.raises(UserError, match=r"E-SPEC .*run\.json"):
+        tables.write("losses", [], study.spec(files=("validation.csv",)), tmp_path / "losses.csv")
