@@ -1,0 +1,37 @@
+"""DepthBench: config -> runs -> data -> train -> evaluate -> tables, figures -> report."""
+
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+
+configfile: "config.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/evaluate.smk"
+include: "workflow/rules/tables.smk"
+include: "workflow/rules/figures.smk"
+
+
+rule all:
+    """Everything that the study declares: each run's results, every table, every figure."""
+    default_target: True
+    input:
+        run_files(),
+        artifact_files(TABLES, "tables", TABLE_TYPES),
+        artifact_files(FIGURES, "figures", FIGURE_TYPES),
+
+
+rule tables:
+    """Every table of the study."""
+    input:
+        artifact_files(TABLES, "tables", TABLE_TYPES),
+
+
+rule figures:
+    """Every figure of the study."""
+    input:
+        artifact_files(FIGURES, "figures", FIGURE_TYPES),

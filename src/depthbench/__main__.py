@@ -1,0 +1,157 @@
+"""`depthbench COMMAND`: one command per rule of the workflow, each of them usable by hand."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from depthbench.errors import UserError
+
+STOPPED = 75  # exit status of a training that saved and left on a signal
+app = typer.Typer(
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    add_completion=False,
+    help="Does a residual connection turn more layers into more computation?",
+)
+Spec = Annotated[str, typer.Option(help="Resolved slice of the configuration, JSON.")]
+Files = Annotated[list[Path] | None, typer.Argument(help="Files of the runs.")]
+Kernels = Annotated[str, typer.Option(help="auto, reference, eager, triton or liger.")]
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option(help="Show the traceback of an error that is the user's to mend.")] = False,
+) -> None:
+    """Read by `main`, which decides what an error looks like."""
+
+
+@app.command()
+def fetch(spec: Spec, out: Annotated[Path, typer.Option(help="Record of the files to write.")]) -> None:
+    """Fetch the pinned source files of a corpus into the cache, and check them.
+
+    Example: depthbench fetch --out sources.json --spec '{"corpus": "stdlib", "source": "stdlib",
+    "val_fraction": 0.2, "tokenizer": {"vocab_size": 512}, "version": 1}'
+    """
+    from depthbench import files
+    from depthbench.data import archives, corpus
+    from depthbench.runs import DataSpec
+
+    names = corpus.archives_needed(DataSpec.read(spec).as_dict())
+    with files.disk_errors():
+        record = {name: {"file": archives.fetch(name).name, "sha256": archives.ARCHIVES[name].sha256} for name in names}
+        files.write_text(out, json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
+@app.command()
+def prepare(spec: Spec, out: Annotated[Path, typer.Option(help="Folder of the prepared data.")]) -> None:
+    """Split a corpus into training and held-out text, and tokenize it into shards.
+
+    Example: depthbench prepare --out results/data/stdlib-v512 --spec '{"corpus": "stdlib", "source": "stdlib",
+    "val_fraction": 0.2, "tokenizer": {"vocab_size": 512}, "version": 1}'
+    """
+    from depthbench.data import shards
+    from depthbench.runs import DataSpec
+
+    shards.prepare(DataSpec.read(spec).as_dict(), out)
+
+
+@app.command()
+def train(
+    spec: Spec,
+    data: Annotated[Path, typer.Option(help="Folder of the prepared data.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run.")],
+    kernels: Kernels = "auto",
+    micro_batch: Annotated[int, typer.Option(min=1, help="Sequences of one forward pass.")] = 8,
+    checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 600.0,
+) -> None:
+    """Train one run, or go on from its last checkpoint. A signal saves, and leaves with status 75.
+
+    Example: depthbench train --spec "$(jq -c .spec run.json)" --data results/data/embedded_ci-v512 --out my-run
+    """
+    from depthbench import train as training
+    from depthbench.runs import RunSpec
+
+    parsed = RunSpec.read(spec)
+    _use_kernels(kernels)
+    if not training.train(parsed, data, out, micro_batch, checkpoint_seconds):
+        raise typer.Exit(STOPPED)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    data: Annotated[Path | None, typer.Option(help="Prepared data; default: what the run was trained on.")] = None,
+    bootstrap: Annotated[int, typer.Option(min=1, help="Resamples of the interval.")] = 1000,
+    kernels: Kernels = "auto",
+) -> None:
+    """Measure the held-out loss of one run; writes validation.csv and validation_docs.parquet into its folder.
+
+    Example: depthbench evaluate results/tiny/runs/preln/t-d28-l16/lr1e-2-s0
+    """
+    from depthbench.evaluate import evaluate as measure
+
+    _use_kernels(kernels)
+    row = measure(run, data, bootstrap).iloc[0]
+    if row.status == "ok":
+        print(f"{row.run_id}: {row.loss:.4f} nats/token [{row.loss_lo:.4f}, {row.loss_hi:.4f}], {row.n_docs} documents")
+    else:
+        print(f"{row.run_id}: {row.status}")
+
+
+@app.command()
+def table(
+    spec: Spec, out: Annotated[Path, typer.Option(help="CSV; the LaTeX goes beside it.")], files: Files = None
+) -> None:
+    """Build one table from the files of its runs; the workflow gives files and spec.
+
+    Example: snakemake -c1 losses
+    """
+    from depthbench import tables
+    from depthbench.artifacts import ArtifactSpec
+
+    parsed = ArtifactSpec.from_json(spec)
+    tables.write(parsed.name, files or [], parsed, out)
+
+
+@app.command()
+def figure(
+    spec: Spec,
+    out: Annotated[Path, typer.Option(help="SVG; PDF, PNG, CSV go beside it.")],
+    files: Files = None,
+) -> None:
+    """Draw one figure from the files of its runs; the workflow gives files and spec.
+
+    Example: snakemake -c1 validation_loss
+    """
+    from depthbench import figures
+    from depthbench.artifacts import ArtifactSpec
+
+    parsed = ArtifactSpec.from_json(spec)
+    figures.write(parsed.name, files or [], parsed, out)
+
+
+def _use_kernels(name: str) -> None:
+    from depthbench_kernels import BackendError, use
+
+    try:
+        use(name)
+    except BackendError as error:
+        raise UserError("E-KERNEL", str(error)) from None
+
+
+def main() -> None:
+    """Run the command line; an error that is the user's to mend is one line and status 2."""
+    try:
+        app()
+    except UserError as error:
+        if "--debug" in sys.argv:
+            raise
+        print(error, file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""What must hold in a checkout in which `make demo` has run; `make acceptance` runs this."""
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SHELLS = {"bash": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"]}
+
+
+@pytest.fixture(scope="module")
+def losses():
+    with (ROOT / "results/tiny/tables/losses.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_model_of_the_main_suite_learns(losses):
+    main = [row for row in losses if "main" in row["suites"].split(", ")]
+    assert len(main) == 9
+    for row in main:
+        assert float(row["loss"]) < float(row["unigram_entropy"]) - 0.3, row["run_id"]
+
+
+def test_each_run_is_in_each_panel_it_belongs_to(losses):
+    with (ROOT / "results/tiny/figures/validation_loss.csv").open() as file:
+        drawn = {(row["panel"], row["run_id"]) for row in csv.DictReader(file)}
+    suites = {row["run_id"]: row["suites"].split(", ") for row in losses if row["seed"] == "0"}
+    main = {run for run, names in suites.items() if "main" in names}
+    backbone = {run for run, names in suites.items() if "backbone" in names}
+    # the three designs of panels b and c are all designs that there are
+    assert drawn == {("a", r) for r in main} | {("b", r) for r in main} | {("c", r) for r in backbone}
+
+
+def test_the_report_holds_figure_and_table_and_needs_no_network():
+    html = (ROOT / "results/tiny/report.html").read_text()
+    for words in ("validation_loss.svg", "losses.csv", "Fig. 1 left, 2", "Held-out loss of every run"):
+        assert words in html
+    assert not re.findall(r"""(?:src|href)=["']https?://[^"']+\.(?:js|css)["']""", html)
+
+
+def test_a_second_demo_runs_no_job():
+    done = subprocess.run(["make", "demo"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "Nothing to be done" in done.stdout + done.stderr
+    assert f"report: {ROOT}/results/tiny/report.html" in done.stdout
+
+
+def test_each_code_block_of_the_readme_runs():
+    """In order; `make` lines that CI runs by themselves are not run twice."""
+    in_ci = set(re.search(r"^make (.*)$", (ROOT / ".ci/run").read_text(), re.MULTILINE)[1].split())
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    ran = 0
+    for language, text in blocks:
+        lines = [x for x in text.splitlines() if not (x.startswith("make ") and set(x.split()[1:]) <= in_ci)]
+        if language in SHELLS and any(lines):
+            subprocess.run([*SHELLS[language], "\n".join(lines)], cwd=ROOT, env=os.environ, check=True)
+            ran += 1
+    assert ran >= 3
+
+
+def test_runs_say_what_made_them():
+    records = [json.loads(p.read_text()) for p in (ROOT / "results/tiny/runs").glob("*/*/*/run.json")]
+    assert len(records) == 20
+    assert {record["legs"][-1]["kernels"] for record in records} == {"eager"}
+    assert len({record["data_id"] for record in records}) == 1

@@ -1,0 +1,60 @@
+"""What a user sees who calls the commands by hand."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def depthbench(*args):
+    return subprocess.run([sys.executable, "-m", "depthbench", *args], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("command", ["fetch", "prepare", "train", "evaluate", "table", "figure"])
+def test_help_has_an_example(command):
+    done = depthbench(command, "--help")
+    assert done.returncode == 0
+    assert "Example:" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["evaluate", "no/such/run"], "E-RUN no/such/run/run.json: No such file or directory"),
+        (["prepare", "--spec", "{", "--out", "x"], "E-SPEC --spec: Invalid JSON"),
+        (["train", "--spec", "[]", "--data", "x", "--out", "y"], "E-SPEC --spec: "),
+        (["figure", "--spec", "{}", "--out", "x.svg"], "E-"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_and_exit_2(args, words):
+    done = depthbench(*args)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert all(line.startswith("E-") for line in done.stderr.splitlines())
+    assert "Traceback" in depthbench("--debug", *args).stderr
+
+
+def test_training_refuses_what_is_not_there(prepared, tmp_path):
+    spec = json.dumps(prepared.spec(steps=2).as_dict())
+    done = depthbench("train", "--spec", spec, "--data", str(tmp_path / "none"), "--out", str(tmp_path / "run"))
+    assert (done.returncode, done.stderr.startswith("E-SHARD")) == (2, True)
+    done = depthbench(
+        "train",
+        "--spec",
+        spec,
+        "--data",
+        str(prepared.folder),
+        "--out",
+        str(tmp_path / "run"),
+        "--kernels",
+        "triton",
+    )
+    assert (done.returncode, done.stderr.startswith("E-KERNEL kernels=triton")) == (2, True)
+    long = json.dumps(prepared.spec(steps=10_000).as_dict())
+    done = depthbench("train", "--spec", long, "--data", str(prepared.folder), "--out", str(tmp_path / "run"))
+    assert (done.returncode, done.stderr.startswith("E-BUDGET")) == (2, True)
+    (tmp_path / "file").write_text("")
+    done = depthbench("train", "--spec", spec, "--data", str(prepared.folder), "--out", str(tmp_path / "file" / "run"))
+    assert (done.returncode, done.stderr.startswith("E-DISK")) == (2, True), done.stderr

@@ -1,0 +1,98 @@
+"""What Snakemake would do, before anything has run."""
+
+import pytest
+
+MICRO = {"fetch": 1, "prepare": 1, "train": 4, "evaluate": 4, "losses": 1, "validation_loss": 1, "all": 1}
+TINY = {"fetch": 1, "prepare": 1, "train": 20, "evaluate": 20, "losses": 1, "validation_loss": 1, "all": 1}
+
+
+@pytest.mark.parametrize(("study", "jobs"), [("micro", MICRO), ("tiny", TINY)])
+def test_job_counts(checkout, study, jobs):
+    assert checkout.plan("--config", f"study={study}")[0] == jobs
+
+
+def test_a_figure_by_name_needs_its_own_runs_only(checkout):
+    jobs, runs = checkout.plan("validation_loss")
+    assert (jobs["train"], jobs["evaluate"], jobs["validation_loss"]) == (11, 11, 1)
+    shapes = {"d52-l4", "d40-l8", "d28-l16"}
+    main = {f"{d}/t-{s}/lr1e-2-s0" for d in ("preln", "hc", "attnres_full") for s in shapes}
+    assert set(runs) == main | {"preln/t-d56-l4/lr1e-2-s0", "hc/t-d56-l4/lr1e-2-s0"}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        "scales={t: {steps: 120, lr: 0.010, grid: [0.0025, 0.005, 0.01, 0.02]}}",
+        'scales={t: {lr: "1e-2", grid: ["25e-4", "5E-3", 1.0e-2, ".02"]}}',
+        "designs={preln: {lr: 0.002, grid: [0.0005, 1.0e-3, .002, 5E-3]}}",
+        "recipes={default: {optimizer: {weight_decay: 1e-1, betas: [0.90, 0.95], eps: 0.00000001}}}",
+        "recipes={tiny: {threads: 1}}",
+        "kernels=reference",
+    ],
+)
+def test_other_spellings_on_the_command_line_plan_the_same(checkout, values):
+    before = checkout.snakemake("-n", "--config", "study=tiny")
+    after = checkout.snakemake("-n", "--config", "study=tiny", values)
+    # the spec of each run is what Snakemake will compare, and its log names the run
+    kept = [
+        sorted(line for line in text.splitlines() if line.startswith(("    log:", "    output:")))
+        for text in (before, after)
+    ]
+    assert kept[0] == kept[1]
+
+
+def test_command_line_and_file_give_the_same_specs(checkout):
+    """The specs themselves, not only the names of the runs."""
+    code = (
+        "import sys, yaml; from depthbench import config, runs\n"
+        "c = config.load(yaml.safe_load(open('config.yaml')))\n"
+        "print([runs.spec(c, r) for r in runs.union(runs.suites(c))])"
+    )
+    before = checkout.call("python", "-c", code).stdout
+    checkout.edit("config.yaml", "weight_decay: 0.1,", 'weight_decay: "1.0e-1",')
+    checkout.edit("config.yaml", "t: {steps: 120, lr: 1e-2,", 't: {steps: "120", lr: .01,')
+    assert checkout.call("python", "-c", code).stdout == before != ""
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ("partail=true", "E-CONFIG partail: unknown key"),
+        ("study=nope", "E-CONFIG study: 'nope' is not declared; known: micro, tiny"),
+        ("designs={preln: {lr: fast}}", "E-CONFIG designs.preln.lr: 'fast' is not a learning rate"),
+        (
+            "recipes={default: {optimizer: {weight_decay: much}}}",
+            "E-CONFIG recipes.default.optimizer.weight_decay",
+        ),
+    ],
+)
+def test_a_wrong_value_is_one_line_and_exit_1(checkout, values, words):
+    done = checkout.call("snakemake", "-n", "--config", values)
+    assert done.returncode == 1
+    assert words in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_an_artifact_without_runs_says_why(checkout):
+    checkout.edit("config.yaml", "      main: {scale: u, designs", "      other: {scale: u, designs")
+    jobs, _ = checkout.plan("--config", "study=micro")
+    assert "validation_loss" not in jobs
+    done = checkout.call("snakemake", "-n", "validation_loss", "--config", "study=micro")
+    assert done.returncode == 1
+    assert "E-STUDY validation_loss: study micro declares none of its runs (suites: main, backbone)" in (
+        done.stdout + done.stderr
+    )
+
+
+def test_rules_are_listed_with_their_texts(checkout):
+    listed = checkout.snakemake("--list-rules", "--config", "study=micro")
+    for words in ("Train one model, or go on", "Fig. 1 left, 2: held-out loss", "Held-out loss of every run"):
+        assert words in listed
+
+
+def test_planning_imports_neither_torch_nor_pandas(checkout):
+    (checkout.folder / "refuse").mkdir()
+    for name in ("torch", "pandas"):
+        (checkout.folder / "refuse" / f"{name}.py").write_text(f"raise SystemExit('{name} was imported')")
+    done = checkout.call("snakemake", "-n", "all", env={"PYTHONPATH": str(checkout.folder / "refuse")})
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,103 @@
+"""What runs again after the micro study has finished. The order matters: each test leaves the study finished."""
+
+import json
+import os
+import shutil
+
+MICRO = ("--config", "study=micro")
+PRELN = "preln/u-d16-l4/lr1e-2-s0"
+
+
+def test_nothing_runs_twice(finished):
+    assert "Nothing to be done" in finished.snakemake("-n", *MICRO)
+
+
+def test_each_run_says_where_it_comes_from(finished):
+    runs = sorted((finished.folder / "results/micro/runs").glob("*/*/*"))
+    assert len(runs) == 4
+    for run in runs:
+        record = json.loads((run / "run.json").read_text())
+        assert record["run_id"] == str(run.relative_to(finished.folder / "results"))
+        assert record["status"] == "ok"
+        assert record["step"] == 4
+        assert record["legs"][0]["kernels"] == "eager"
+        assert record["legs"][0]["threads"] == 1
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert [row["step"] for row in rows] == [1, 2, 3, 4]
+        log = finished.folder / "results/micro/logs/train" / f"{run.relative_to(run.parents[2])}.log"
+        assert f"{record['run_id']}: {record['n_params']:,} parameters" in log.read_text()
+
+
+def test_edits_of_code_and_dates_run_nothing(finished):
+    for name in ("Snakefile", "workflow/rules/train.smk", "src/depthbench/train.py", "config.yaml"):
+        path = finished.folder / name
+        path.write_text(path.read_text() + "# a comment\n")
+    finished.edit("workflow/rules/train.smk", "--data {params.data:q}", "--data  {params.data:q}")
+    assert "Nothing to be done" in finished.snakemake("-n", *MICRO)
+    assert "Nothing to be done" in finished.snakemake(
+        "-n", *MICRO, "kernels=reference", "resources={default: {micro_batch: 2}}"
+    )
+
+
+def test_an_edited_figure_draws_that_figure(finished):
+    path = finished.folder / "src/depthbench/figures/validation_loss.py"
+    before = path.read_text()
+    stat = path.stat()
+    path.write_text(before + "# edited\n")
+    jobs, _ = finished.plan(*MICRO)
+    path.write_text(before)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert jobs == {"validation_loss": 1, "all": 1}
+
+
+def test_a_changed_rate_trains_its_runs(finished):
+    _, runs = finished.plan(*MICRO, "scales={u: {lr: {attnres_full: 5e-3, default: 1e-2}}}")
+    assert runs == ["attnres_full/u-d16-l2/lr5e-3-s0", "attnres_full/u-d16-l4/lr5e-3-s0"]
+    _, runs = finished.plan(*MICRO, "recipes={default: {optimizer: {weight_decay: 0.2}}}")
+    assert len(runs) == 4
+
+
+def test_resamples_redraw_and_measure_nothing(finished):
+    jobs, _ = finished.plan(*MICRO, "studies={micro: {bootstrap: 30}}")
+    assert jobs == {"losses": 1, "validation_loss": 1, "all": 1}
+
+
+def test_lost_data_trains_nothing(finished):
+    data = finished.folder / "results/data"
+    data.rename(data.with_name("gone"))
+    assert "Nothing to be done" in finished.snakemake("-n", *MICRO)
+    data.with_name("gone").rename(data)
+
+
+def test_a_partial_study_is_drawn_and_names_what_is_missing(finished):
+    run = finished.folder / "results/micro/runs" / PRELN
+    shutil.move(run, finished.folder / "aside")
+    finished.snakemake("-c2", *MICRO, "partial=true")
+    table = (finished.folder / "results/micro/tables/losses.csv").read_text()
+    assert sum(",missing," in line and PRELN in line for line in table.splitlines()) == 1
+    drawn = (finished.folder / "results/micro/figures/validation_loss.svg").read_text()
+    report = finished.call("make", "report", "STUDY=micro", "READY=")
+    assert report.returncode == 0, report.stdout + report.stderr
+    html = (finished.folder / "results/micro/report.html").read_text()
+    assert f"Missing: {PRELN}" in html
+    shutil.move(finished.folder / "aside", run)
+    finished.snakemake("-c2", *MICRO)
+    assert (finished.folder / "results/micro/figures/validation_loss.svg").read_text() != drawn
+    assert ",missing," not in (finished.folder / "results/micro/tables/losses.csv").read_text()
+
+
+def test_figures_are_the_same_bytes_each_time(finished):
+    figures = finished.folder / "results/micro/figures"
+    before = {p.name: p.read_bytes() for p in figures.iterdir()}
+    assert set(before) == {f"validation_loss.{t}" for t in ("pdf", "svg", "png", "csv")}
+    finished.snakemake("-c2", "--forcerun", "validation_loss", *MICRO)
+    assert {p.name: p.read_bytes() for p in figures.iterdir()} == before
+
+
+def test_a_forced_training_is_published_again_from_what_it_kept(finished):
+    run = finished.folder / "results/micro/runs" / PRELN
+    before = (run / "run.json").read_bytes()
+    finished.snakemake("-c2", "--forcerun", "train", "--until", "train", *MICRO)
+    assert (run / "run.json").read_bytes() == before
+    log = finished.folder / f"results/micro/logs/train/{PRELN}.log"
+    assert "trained before with this spec on this data" in log.read_text()

@@ -1,0 +1,127 @@
+"""What the rules share: the checked configuration, the runs, and the paths."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+from depthbench import config as settings
+from depthbench import runs
+from depthbench.errors import UserError
+from depthbench.runs import Pick
+
+try:
+    CONFIG = settings.load(config)
+except UserError as error:
+    raise SystemExit(str(error))
+
+STUDY = CONFIG.studies[CONFIG.study]
+RESULTS = f"results/{CONFIG.study}"
+CORPUS = f"{STUDY.corpus}-v{STUDY.tokenizer.vocab_size}"
+DATA = f"results/data/{CORPUS}"
+SOURCES = f"results/data/sources/{CORPUS}.json"
+FIGURE_TYPES = ("pdf", "svg", "png", "csv")
+TABLE_TYPES = ("csv", "tex")
+
+
+pathvars:
+    results=RESULTS,
+    logs=f"{RESULTS}/logs",
+    benchmarks=f"{RESULTS}/benchmarks",
+
+
+wildcard_constraints:
+    run=runs.PATTERN,
+
+
+def spec_of(wildcards):
+    return runs.spec(CONFIG, runs.parse(wildcards.run))
+
+
+@cache
+def trained(run):
+    """Whether run.json holds the present spec. A record of another spec is no finished run."""
+    record = Path(f"{RESULTS}/runs/{run.path}/run.json")
+    present = json.loads(runs.spec(CONFIG, run))
+    return record.exists() and json.loads(record.read_text())["spec"] == present
+
+
+def untrained_needs_data(wildcards):
+    """The shards, for a run still to be trained: then new shards, or lost ones, retrain nothing.
+
+    `ancient()` cannot say this: it retrains all runs when the shards are gone and one run is missing, and while
+    Snakemake plans a job upstream of it, lost outputs and changed params behind it go unseen.
+    """
+    return [] if trained(runs.parse(wildcards.run)) else [f"{DATA}/manifest.json"]
+
+
+def unmeasured_needs_data(wildcards):
+    """The same for the evaluation of a run."""
+    done = Path(f"{RESULTS}/runs/{wildcards.run}/validation.csv").exists()
+    return [] if done else [f"{DATA}/manifest.json"]
+
+
+def missing(picked):
+    """The runs that an artifact goes without, by path: with partial=true those that are not trained."""
+    return [run.path for run in picked if CONFIG.partial and not trained(run)]
+
+
+def files_of(picked, *names):
+    lacking = set(missing(picked))
+    return [
+        f"{RESULTS}/runs/{run.path}/{name}"
+        for run in picked
+        if run.path not in lacking
+        for name in names
+    ]
+
+
+def run_files():
+    """What `all` asks of each run by name: Snakemake does not look for lost files behind a finished artifact."""
+    picked = runs.union(runs.suites(CONFIG))
+    return files_of(picked, "run.json", "validation.csv", "validation_docs.parquet")
+
+
+def artifact_files(registry, folder, types):
+    """The files of the artifacts of which the study declares something."""
+    return [
+        f"{RESULTS}/{folder}/{name}.{t}"
+        for name, (_, _, picks) in registry.items()
+        if runs.select(CONFIG, picks)
+        for t in types
+    ]
+
+
+def artifact_input(registry, name):
+    """Files of the runs that an artifact reads, or one line that says why it cannot be made."""
+    _, names, picks = registry[name]
+    picked = runs.select(CONFIG, picks)
+    if not picked:
+        suites = ", ".join(pick.suite for pick in picks)
+        line = f"E-STUDY {name}: study {CONFIG.study} declares none of its runs (suites: {suites})"
+        return lambda wildcards: refuse(line)
+    return files_of(picked, *names)
+
+
+def refuse(line):
+    raise SystemExit(line)
+
+
+def artifact_spec(registry, kind, name):
+    _, names, picks = registry[name]
+    picked = runs.select(CONFIG, picks)
+    return runs.artifact_spec(CONFIG, kind, name, names, picked, missing(picked))
+
+
+def artifact_missing(registry, name):
+    return missing(runs.select(CONFIG, registry[name][2]))
+
+
+def request(key):
+    """A resource of a training run, by its scale."""
+
+    def of(wildcards):
+        scale = runs.parse(wildcards.run).scale
+        asked = CONFIG.resources.by_scale.get(scale, CONFIG.resources.default)
+        return getattr(asked, key)
+
+    return of

@@ -1,0 +1,26 @@
+"""What each trained model can do."""
+
+
+rule evaluate:
+    """Held-out loss of one run."""
+    input:
+        unmeasured_needs_data,
+        run="<results>/runs/{run}/run.json",
+    output:
+        "<results>/runs/{run}/validation.csv",
+        "<results>/runs/{run}/validation_docs.parquet",
+    log:
+        "<logs>/evaluate/{run}.log",
+    conda:
+        "../../envs/depthbench.yaml"
+    threads: 1
+    resources:
+        mem_mb=request("mem_mb"),
+        bootstrap=STUDY.bootstrap,
+        kernels=CONFIG.kernels,
+    params:
+        version=runs.VERSION["evaluate"],
+        folder=subpath(input.run, parent=True),
+    shell:
+        "python -m depthbench evaluate {params.folder:q} --kernels {resources.kernels}"
+        " --bootstrap {resources.bootstrap} > {log:q} 2>&1"

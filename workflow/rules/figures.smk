@@ -1,0 +1,43 @@
+"""Every figure: name -> (what it shows, the run files it reads, the runs it needs)."""
+
+FIGURES = {
+    "validation_loss": (
+        "Fig. 1 left, 2: held-out loss [nats/token] over the aspect ratio (width / depth), one seed; bars are 95 % intervals over documents: evaluation noise, not training noise.",
+        ["validation.csv", "validation_docs.parquet"],
+        [Pick("main"), Pick("backbone")],
+    ),
+}
+
+for name, (text, _, _) in FIGURES.items():
+
+    rule:
+        """One figure."""
+        name:
+            name
+        input:
+            runs=artifact_input(FIGURES, name),
+            code=f"src/depthbench/figures/{name}.py",
+        output:
+            svg=report(
+                f"<results>/figures/{name}.svg",
+                caption="../report/artifact.rst",
+                category="Figures",
+                labels={"figure": name},
+            ),
+            pdf=f"<results>/figures/{name}.pdf",
+            png=f"<results>/figures/{name}.png",
+            csv=f"<results>/figures/{name}.csv",
+        log:
+            f"<logs>/figures/{name}.log",
+        localrule: True
+        conda:
+            "../../envs/depthbench.yaml"
+        params:
+            spec=artifact_spec(FIGURES, "figure", name),
+            missing=artifact_missing(FIGURES, name),
+            text=text,
+        shell:
+            "python -m depthbench figure {input.runs:q} --spec {params.spec:q} --out {output.svg:q} > {log:q} 2>&1"
+
+    # A docstring is read as written (an f-string breaks under Python 3.12), so the registry's text is put in here.
+    workflow.get_rule(name).docstring = text
