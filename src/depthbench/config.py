@@ -63,12 +63,18 @@ class Strict(BaseModel):
 
 
 class Design(Strict):
-    """A residual design: the file `residuals/<name>.py`, how it is shown, and the rates it is trained at."""
+    """A residual design: the file `residuals/<name>.py`, how it is shown, and the rates it is trained at.
+
+    With `residual` it is a variant of another design, which only suites that name it run: `designs: all` means
+    the others.
+    """
 
     label: str = Field(description="name in figures and tables")
     family: Family = Field(description="decides colour and line type")
     lr: Rate = Field(description="declared learning rate, where suite and scale give none")
     grid: list[Rate] | None = Field(None, description="rates of the sweep, where the scale gives none")
+    residual: Name | None = Field(None, description="file of a variant; default: the design's own name")
+    init: Literal["default", "legacy"] = Field("default", description="initial values, mHC only")
 
 
 class Optimizer(Strict):
@@ -127,6 +133,8 @@ class Scale(Strict):
     """A token budget: one number of steps for every design and shape."""
 
     steps: Count
+    n_kv_heads: Count | None = Field(None, description="key/value heads; default: all heads of the study")
+    ffn_ratio: Count | None = Field(None, description="d_ff / d_model; default: 8/3, rounded up to 16")
     lr: Annotated[dict[str, Rate], BeforeValidator(_as_default, json_schema_input_type=dict[str, Rate] | Rate)] = Field(
         {}, description="rate by design, or `default`; one value stands for all"
     )
@@ -260,9 +268,9 @@ def _cross_check(config: Config) -> Iterator[str]:
     """Problems that lie between keys."""
     if config.study not in config.studies:
         yield f"study: {config.study!r} is not declared; known: {', '.join(config.studies)}"
-    for name in config.designs:
-        if name not in DESIGNS:
-            yield f"designs.{name}: no file residuals/{name}.py; known: {', '.join(DESIGNS)}"
+    for name, design in config.designs.items():
+        if (residual := design.residual or name) not in DESIGNS:
+            yield f"designs.{name}: no file residuals/{residual}.py; known: {', '.join(DESIGNS)}"
     for scale in sorted(set(config.resources.by_scale) - set(config.scales)):
         yield f"resources.by_scale.{scale}: no such scale; known: {', '.join(config.scales)}"
     for key, by_design in ((k, getattr(s, k)) for s in config.scales.values() for k in ("lr", "grid")):

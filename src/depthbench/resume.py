@@ -1,7 +1,8 @@
 """The private folder `resume/` of a run: what an interrupted training goes on from, and what a finished one published.
 
-Snakemake deletes declared outputs before it starts a job again, so nothing here is declared. `spec.json` says whose
-folder it is, `step-*` are checkpoints, `metrics.jsonl` grows, `final/` holds links of the published files.
+Snakemake deletes declared outputs and logs before it starts a job again, so nothing here is declared. `owner.json` says
+whose folder it is, `step-*` are checkpoints, `metrics.jsonl` and `log.txt` grow over all legs, `final/` holds links of
+the published files.
 """
 
 import hashlib
@@ -13,20 +14,32 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from depthbench import files
+from depthbench.errors import UserError
+from depthbench.runs import dumps
 
 OUTPUTS = ("model.safetensors", "metrics.jsonl", "run.json")  # run.json last: it makes the others count
 
 
 def claim(folder: Path, spec: dict[str, Any]) -> Path:
-    """Return the private folder of this very spec below the run's `folder`; another spec's is moved aside."""
-    resume, text = folder / "resume", json.dumps(spec, sort_keys=True)
-    note = resume / "spec.json"
-    if note.exists() and note.read_text() != text:
-        aside = _unused(f"resume-{hashlib.sha256(note.read_bytes()).hexdigest()[:12]}", folder)
+    """Return the private folder of this very spec below the run's `folder`; another spec's is moved aside.
+
+    Raises:
+        UserError: E-RESUME if this very Slurm job trained another spec before it was requeued.
+    """
+    resume, job = folder / "resume", os.environ.get("SLURM_JOB_ID")
+    note = resume / "owner.json"
+    theirs = json.loads(note.read_text()) if note.exists() else None
+    if theirs and theirs["spec"] != spec:
+        if job is not None and theirs["job"] == job:
+            raise UserError(
+                "E-RESUME",
+                f"{resume}: job {job} began with another spec; the configuration changed while it waited: "
+                "cancel the job and start again",
+            )
+        aside = _unused(f"resume-{hashlib.sha256(dumps(theirs['spec']).encode()).hexdigest()[:12]}", folder)
         resume.rename(aside)
         print(f"{resume} belongs to another spec: moved to {aside}, starting at step 0", flush=True)
-    if not note.exists():
-        files.write_text(note, text)
+    files.write_text(note, dumps({"spec": spec, "job": job}))
     return resume
 
 
@@ -34,7 +47,12 @@ def open_metrics(resume: Path, step: int) -> TextIO:
     """Open the metrics for appending, cut back to the checkpoint's step: no gap, no repeat."""
     path = resume / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)[:step] if path.exists() else []
-    assert len(lines) == step, f"{path} holds {len(lines)} of {step} steps"
+    if len(lines) < step:
+        raise UserError(
+            "E-RESUME",
+            f"{path}: holds {len(lines)} steps, the checkpoint is of step {step}; "
+            f"bring the file back, or remove {resume} to start at step 0",
+        )
     files.write_text(path, "".join(lines))
     return path.open("a", encoding="utf-8")
 

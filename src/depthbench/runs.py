@@ -6,6 +6,7 @@ No torch here: a dry-run imports this module.
 import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from pydantic import ValidationError
@@ -59,8 +60,15 @@ class Spec(Strict):
     """A resolved slice of the configuration, handed to a job as JSON."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, what is not set left out."""
-        return self.model_dump(mode="json", exclude_none=True)
+        """Return plain values without those that are the default: a new key does not change the specs there are."""
+        return self.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+
+    def matches(self, record: Any) -> bool:
+        """Return whether plain values, as they stand in a record, are this spec."""
+        try:
+            return type(self).model_validate(record) == self
+        except ValidationError:
+            return False
 
     @classmethod
     def read(cls, text: str) -> Self:
@@ -114,7 +122,8 @@ def parse(path: str) -> Run:
 def expand(config: Config, suite: Suite) -> list[Run]:
     """Return the runs of one part of a suite, in declared order."""
     found = []
-    for design in list(config.designs) if suite.designs == "all" else suite.designs:
+    own = [name for name, design in config.designs.items() if design.residual is None]
+    for design in own if suite.designs == "all" else suite.designs:
         if suite.lr == "own":
             rates = [lookup_rate(config, suite.scale, design)]
         elif suite.lr == "grid":
@@ -140,34 +149,49 @@ def union(views: dict[str, list[Run]]) -> list[Run]:
     return list(dict.fromkeys(run for runs in views.values() for run in runs))
 
 
-def spec(config: Config, run: Run) -> str:
-    """Return the `RunSpec` of a run as JSON, the one spelling that Snakemake compares."""
+def spec(config: Config, run: Run) -> RunSpec:
+    """Return all that decides how a run is trained."""
     study = config.studies[config.study]
     recipe = config.recipes[study.recipe]
-    return dumps(
-        RunSpec(
-            run_id=f"{config.study}/runs/{run.path}",
-            version=(VERSION["train"], DESIGN_VERSION.get(run.design, 1)),
-            model={
-                "design": run.design,
-                "d_model": run.d_model,
-                "n_layers": run.n_layers,
-                "n_heads": study.n_heads,
-                "vocab_size": study.tokenizer.vocab_size,
-                "init_std": recipe.init_std,
-            },
-            steps=config.scales[run.scale].steps,
-            lr=run.lr,
-            seed=run.seed,
-            sequence_length=recipe.sequence_length,
-            batch_sequences=recipe.batch_sequences,
-            optimizer=recipe.optimizer,
-            schedule=recipe.schedule,
-            precision=recipe.precision,
-            threads=recipe.threads,
-            data=data_spec(config),
-        ).as_dict()
+    design, scale = config.designs[run.design], config.scales[run.scale]
+    residual = design.residual or run.design
+    optional = {
+        "n_kv_heads": scale.n_kv_heads,
+        "d_ff": scale.ffn_ratio and scale.ffn_ratio * run.d_model,
+        "init": design.init if design.init != "default" else None,
+    }
+    return RunSpec(
+        run_id=f"{config.study}/runs/{run.path}",
+        version=(VERSION["train"], DESIGN_VERSION.get(residual, 1)),
+        model={
+            "design": residual,
+            "d_model": run.d_model,
+            "n_layers": run.n_layers,
+            "n_heads": study.n_heads,
+            "vocab_size": study.tokenizer.vocab_size,
+            "init_std": recipe.init_std,
+            **{key: value for key, value in optional.items() if value is not None},
+        },
+        steps=scale.steps,
+        lr=run.lr,
+        seed=run.seed,
+        sequence_length=recipe.sequence_length,
+        batch_sequences=recipe.batch_sequences,
+        optimizer=recipe.optimizer,
+        schedule=recipe.schedule,
+        precision=recipe.precision,
+        threads=recipe.threads,
+        data=data_spec(config),
     )
+
+
+def record(folder: Path) -> dict[str, Any] | None:
+    """Return the run.json of a run's folder, None where there is none that can be read."""
+    try:
+        found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) and "spec" in found else None
+    except (OSError, ValueError):
+        return None
 
 
 def data_spec(config: Config) -> DataSpec:

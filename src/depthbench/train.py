@@ -9,6 +9,7 @@ import json
 import math
 import signal
 import time
+import traceback
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from depthbench import checkpoint, device, files, optim, progress, provenance, resume
+from depthbench import checkpoint, device, files, lock, optim, progress, provenance, resume
 from depthbench.data.loader import Windows, manifest
 from depthbench.errors import UserError
 from depthbench.model import ModelConfig, build_model
@@ -43,6 +44,7 @@ class Training:
         self.stop_signal: int | None = None
         self._restore()
         self.metrics = resume.open_metrics(folder, self.step)
+        self.log = (folder / "log.txt").open("a", encoding="utf-8")
         self.legs.append(
             {
                 "from_step": self.step,
@@ -69,6 +71,11 @@ class Training:
         self.model.load_state_dict({name: tensors[f"model.{name}"] for name in self.model.state_dict()})
         if self.step:
             optim.restore_moments(self.model, self.optimizer, tensors)
+
+    def say(self, text: str) -> None:
+        """Print a line, and keep it with those of the other legs."""
+        print(text, flush=True)
+        print(text, file=self.log, flush=True)
 
     def save(self) -> None:
         """Write a checkpoint of the present step; the metrics up to it reach the disk first."""
@@ -164,29 +171,39 @@ def train(spec: RunSpec, data: Path, folder: Path, micro_batch: int, checkpoint_
         False if a signal (INT, TERM, USR1, USR2) stopped it: a checkpoint was saved, the next call goes on.
 
     Raises:
-        UserError: E-SHARD, E-BUDGET, E-RESUME, E-CONFIG, E-DISK.
+        UserError: E-SHARD, E-BUDGET, E-RESUME, E-LOCK, E-CONFIG, E-DISK.
     """
     with files.disk_errors():
-        if manifest(data)["spec"] != spec.data.as_dict():
+        if not spec.data.matches(manifest(data)["spec"]):
             raise UserError("E-SHARD", f"{data}: prepared with other settings than the run's; prepare the data again")
         windows = Windows(data, spec.sequence_length)
-        private = resume.claim(folder, spec.as_dict())
-        if resume.finished(private, windows.data_id):
-            resume.publish(private)
-            print(f"{spec.run_id}: trained before with this spec on this data, published again", flush=True)
-            return True
         windows.check_budget(spec.steps, spec.batch_sequences)
-        run = Training(spec, windows, private, micro_batch)
-        for number in STOP_SIGNALS:
-            signal.signal(number, lambda received, _: setattr(run, "stop_signal", received))
-        print(_headline(run), flush=True)
-        finished = _steps(run, checkpoint_seconds)
-        if finished:
-            run.publish()
-            print(f"{run.status} at step {run.step}/{spec.steps}", flush=True)
-        else:
-            name = signal.Signals(run.stop_signal or 0).name
-            print(f"{name}: saved step {run.step}/{spec.steps}; the same command goes on from there", flush=True)
+        with lock.held(folder, spec.run_id):
+            private = resume.claim(folder, spec.as_dict())
+            if resume.finished(private, windows.data_id):
+                resume.publish(private)
+                print(f"{spec.run_id}: trained before with this spec on this data, published again", flush=True)
+                return True
+            run = Training(spec, windows, private, micro_batch)
+            try:
+                return _leg(run, checkpoint_seconds)
+            except Exception:
+                traceback.print_exc(file=run.log)
+                raise
+
+
+def _leg(run: Training, checkpoint_seconds: float) -> bool:
+    """Train until the end or a signal; return whether the run is finished and published."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda received, _: setattr(run, "stop_signal", received))
+    run.say(_headline(run))
+    finished = _steps(run, checkpoint_seconds)
+    if finished:
+        run.publish()
+        run.say(f"{run.status} at step {run.step}/{run.spec.steps}")
+    else:
+        name = signal.Signals(run.stop_signal or 0).name
+        run.say(f"{name}: saved step {run.step}/{run.spec.steps}; the same command goes on from there")
     return finished
 
 
@@ -202,10 +219,7 @@ def _steps(run: Training, checkpoint_seconds: float) -> bool:
             if bar and task is not None:
                 bar.update(task, completed=run.step, note=f"loss {loss}")
             elif run.step % STEPS_BETWEEN_LINES == 0 or run.step == run.spec.steps:
-                print(
-                    f"step {run.step}/{run.spec.steps} loss {loss} {row['tokens_per_s']:.0f} tokens/s",
-                    flush=True,
-                )
+                run.say(f"step {run.step}/{run.spec.steps} loss {loss} {row['tokens_per_s']:.0f} tokens/s")
             if time.monotonic() - saved >= checkpoint_seconds:
                 run.save()
                 saved = time.monotonic()

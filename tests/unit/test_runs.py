@@ -50,23 +50,47 @@ def test_other_paths_are_no_runs(path):
         runs.parse(path)
 
 
-def test_tiny_shares_runs_between_suites(raw):
-    loaded = config.load({**raw, "study": "tiny"})
-    views = runs.suites(loaded)
-    n = len(loaded.designs)
-    # main: designs x 3 shapes; 3 of 4 swept rates are new; backbone adds (4, 56) of two designs; 3 of another
-    # budget; 3 of another seed.
-    assert {name: len(found) for name, found in views.items()} == {
-        "main": 3 * n, "backbone": 6, "ladder": 3, "sweep": 4, "seeds": 6,
-    }  # fmt: skip
-    assert len(runs.union(views)) == 3 * n + 3 + 2 + 3 + 3
+# Per suite: its runs, and those that stand in no suite before it (design of the studies; 246 is the paper's number).
+COUNTS = {
+    "micro": ({"main": (4, 4)}, 4),
+    "tiny": (
+        {"main": (30, 30), "backbone": (6, 2), "ladder": (3, 3), "moda_norms": (2, 2), "sweep": (8, 6), "seeds": (6, 3)},
+        46,
+    ),
+    "mini": ({"main": (30, 30), "sweep": (30, 20), "seeds": (27, 18)}, 68),
+    "paper": (
+        {
+            "main": (56, 56), "backbone": (18, 12), "ladder": (36, 27), "large": (9, 9), "moda_norms": (2, 2),
+            "sweep": (180, 140),
+        },
+        246,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("study", COUNTS)
+def test_runs_per_suite(raw, study):
+    views = runs.suites(config.load({**raw, "study": study}))
+    found, seen = {}, set()
+    for suite, members in views.items():
+        found[suite] = (len(members), len(set(members) - seen))
+        seen |= set(members)
+    assert (found, len(runs.union(views))) == COUNTS[study]
+
+
+def test_the_large_suite_has_grouped_heads_and_wide_ffns(raw):
+    loaded = config.load({**raw, "study": "paper"})
+    spec = runs.spec(loaded, runs.parse("hc/1600m-d1728-l40/lr5e-4-s0"))
+    assert (spec.model["n_kv_heads"], spec.model["d_ff"], spec.steps) == (8, 5184, 30400)
+    legacy = runs.spec(loaded, runs.parse("mhc_legacy/400m-d896-l32/lr5e-3-s0"))
+    assert (legacy.model["design"], legacy.model["init"]) == ("mhc", "legacy")
 
 
 def test_the_spec_holds_what_trains_and_nothing_else(raw):
     loaded = config.load(raw)
     run = runs.parse("preln/t-d28-l16/lr1e-2-s0")
     before = runs.spec(loaded, run)
-    spec = json.loads(before)
+    spec = before.as_dict()
     assert spec["model"] == {
         "design": "preln", "d_model": 28, "n_layers": 16, "n_heads": 2, "vocab_size": 512, "init_std": 0.05,
     }  # fmt: skip
@@ -91,8 +115,12 @@ def test_the_spec_holds_what_trains_and_nothing_else(raw):
 
 def test_a_spec_reads_back_and_a_wrong_one_is_told(raw):
     loaded = config.load(raw)
-    text = runs.spec(loaded, runs.parse("hc/t-d28-l16/lr1e-2-s0"))
-    assert runs.dumps(runs.RunSpec.read(text).as_dict()) == text
+    spec = runs.spec(loaded, runs.parse("hc/t-d28-l16/lr1e-2-s0"))
+    text = runs.dumps(spec.as_dict())
+    assert runs.RunSpec.read(text) == spec
+    assert spec.matches(json.loads(text))
+    assert not spec.matches({**json.loads(text), "steps": 121})
+    assert not spec.matches({"steps": 120})
     with pytest.raises(UserError, match="E-SPEC steps"):
         runs.RunSpec.read(text.replace('"steps":120', '"steps":0'))
     with pytest.raises(UserError, match="E-SPEC"):
@@ -115,3 +143,85 @@ def test_planning_imports_neither_torch_nor_pandas():
     code = "import sys; import depthbench.runs; print([m for m in ('torch', 'pandas', 'numpy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# Key of the configuration, a new value, and which runs of tiny it trains anew.
+KEYS = {
+    "studies.tiny.n_heads": (1, lambda run: True),
+    "studies.tiny.tokenizer.vocab_size": (513, lambda run: True),
+    "recipes.tiny.sequence_length": (64, lambda run: True),
+    "recipes.tiny.batch_sequences": (4, lambda run: True),
+    "recipes.tiny.threads": (2, lambda run: True),
+    "recipes.tiny.init_std": (0.04, lambda run: True),
+    "recipes.tiny.precision.compute": ("bfloat16", lambda run: True),
+    "recipes.default.optimizer.betas": ([0.9, 0.99], lambda run: True),
+    "recipes.default.optimizer.eps": (1e-7, lambda run: True),
+    "recipes.default.optimizer.weight_decay": (0.2, lambda run: True),
+    "recipes.default.optimizer.clip": (2.0, lambda run: True),
+    "recipes.default.schedule.warmup": (0.2, lambda run: True),
+    "recipes.default.schedule.final": (0.2, lambda run: True),
+    "corpora.embedded_ci.source": ("stdlib", lambda run: True),
+    "corpora.embedded_ci.origins": (["boolq"], lambda run: True),
+    "corpora.embedded_ci.val_fraction": (0.1, lambda run: True),
+    "corpora.embedded_ci.decontaminate": ("off", lambda run: True),
+    "corpora.embedded_ci.paths": (["x"], lambda run: True),
+    "corpora.embedded_ci.text_column": ("body", lambda run: True),
+    "corpora.embedded_ci.id_column": ("id", lambda run: True),
+    "scales.t.steps": (121, lambda run: run.scale == "t"),
+    "scales.s.steps": (61, lambda run: run.scale == "s"),
+    "scales.t.n_kv_heads": (1, lambda run: run.scale == "t"),
+    "scales.t.ffn_ratio": (3, lambda run: run.scale == "t"),
+    "designs.mhc.init": ("legacy", lambda run: run.design == "mhc"),
+    # no part of how a run is trained
+    "designs.hc.label": ("HyperC", lambda run: False),
+    "designs.hc.family": ("norm", lambda run: False),
+    "designs.hc.lr": (1e-3, lambda run: False),  # the scale declares the rate
+    "designs.hc.grid": ([1e-3], lambda run: False),
+    "studies.tiny.bootstrap": (7, lambda run: False),
+    "scales.400m.steps": (1, lambda run: False),
+    "recipes.mini.batch_sequences": (2, lambda run: False),
+    "corpora.embedded.val_fraction": (0.2, lambda run: False),
+    "resources.default.micro_batch": (1, lambda run: False),
+    "kernels": ("reference", lambda run: False),
+    "partial": (True, lambda run: False),
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_each_key_trains_exactly_the_runs_it_touches(raw, key):
+    loaded = config.load({**raw, "study": "tiny"})
+    tiny = runs.union(runs.suites(loaded))
+    before = {run: runs.spec(loaded, run) for run in tiny}
+    value, touches = KEYS[key]
+    *path, last = key.split(".")
+    inner = raw
+    for name in path:
+        inner = inner[name]
+    inner[last] = value
+    changed = config.load({**raw, "study": "tiny"})
+    assert {run for run in tiny if runs.spec(changed, run) != before[run]} == set(filter(touches, tiny))
+
+
+def test_the_keys_above_are_all_that_a_spec_holds(raw):
+    spec = runs.spec(config.load({**raw, "study": "tiny"}), runs.parse("mhc/t-d28-l16/lr1e-2-s0"))
+
+    def leaves(value, where=""):
+        if not isinstance(value, dict):
+            return {where}
+        return set().union(*(leaves(inner, f"{where}.{key}".lstrip(".")) for key, inner in value.items()))
+
+    of_the_run = {"run_id", "version", "lr", "seed", "model.design", "model.d_model", "model.n_layers"}
+    of_the_data = {"data.corpus", "data.version"}
+    named = {key.rpartition(".")[2] for key in KEYS}
+    found = leaves(spec.model_dump(mode="json")) - of_the_run - of_the_data
+    assert {leaf for leaf in found if leaf.rpartition(".")[2] not in named} == set()
+
+
+def test_a_raised_version_trains_its_runs(raw, monkeypatch):
+    loaded = config.load({**raw, "study": "tiny"})
+    tiny = runs.union(runs.suites(loaded))
+    before = {run: runs.spec(loaded, run) for run in tiny}
+    monkeypatch.setitem(runs.DESIGN_VERSION, "hc", 2)
+    assert {run for run in tiny if runs.spec(loaded, run) != before[run]} == {r for r in tiny if r.design == "hc"}
+    monkeypatch.setitem(runs.VERSION, "train", 2)
+    assert all(runs.spec(loaded, run) != before[run] for run in tiny)

@@ -79,13 +79,13 @@ def test_a_gradient_that_is_not_finite_takes_no_step_and_is_a_result(prepared, t
 def test_a_finished_run_is_published_again_without_training(prepared, tmp_path, monkeypatch):
     folder, spec = tmp_path / "run", prepared.spec(steps=3)
     assert train.train(spec, prepared.folder, folder, 4, 600.0)
-    before = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+    before = {p.name: p.read_bytes() for p in folder.glob("[!.]*") if p.is_file()}
     assert set(before) == {"run.json", "metrics.jsonl", "model.safetensors"}
     for name in before:  # as Snakemake does before it starts a job again
         (folder / name).unlink()
     monkeypatch.setattr(train.Training, "advance", None)
     assert train.train(spec, prepared.folder, folder, 4, 600.0)
-    assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == before
+    assert {p.name: p.read_bytes() for p in folder.glob("[!.]*") if p.is_file()} == before
     assert not list((folder / "resume").glob("step-*"))
 
 

@@ -1,6 +1,5 @@
 """What the rules share: the checked configuration, the runs, and the paths."""
 
-import json
 from functools import cache
 from pathlib import Path
 
@@ -34,15 +33,14 @@ wildcard_constraints:
 
 
 def spec_of(wildcards):
-    return runs.spec(CONFIG, runs.parse(wildcards.run))
+    return runs.dumps(runs.spec(CONFIG, runs.parse(wildcards.run)).as_dict())
 
 
 @cache
 def trained(run):
     """Whether run.json holds the present spec. A record of another spec is no finished run."""
-    record = Path(f"{RESULTS}/runs/{run.path}/run.json")
-    present = json.loads(runs.spec(CONFIG, run))
-    return record.exists() and json.loads(record.read_text())["spec"] == present
+    record = runs.record(Path(f"{RESULTS}/runs/{run.path}"))
+    return record is not None and runs.spec(CONFIG, run).matches(record["spec"])
 
 
 def untrained_needs_data(wildcards):

@@ -1,0 +1,65 @@
+"""What a study asks for, before anything runs: runs, tokens, passes over the text, FLOPs, GPU-hours, disk.
+
+FLOPs are those of `cost.training`: three forward passes' worth for each token. GPU-hours = FLOPs / (MFU x peak of the
+device). Disk is that of the weights that stay (4 bytes a parameter); a run at work needs six times its weights more
+(two checkpoints of weights and both moments).
+"""
+
+from dataclasses import dataclass
+
+from depthbench import cost, runs
+from depthbench.config import Config
+from depthbench.model.config import ModelConfig
+from depthbench.runs import Run
+
+# Dense bfloat16 peak [FLOP/s] by the maker's data sheets.
+PEAKS = {"A100": 312e12, "H100": 989.5e12, "H200": 989.5e12}
+WEIGHT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of one suite, or of all; `n_new` of them stand in no suite before it."""
+
+    suite: str
+    n_runs: int
+    n_new: int
+    tokens_per_run: tuple[int, int]  # fewest, most
+    tokens: int  # of the new runs, as all below
+    epochs: float | None  # passes of the longest run over the training text; None: text not prepared
+    parameters: tuple[int, int]  # fewest, most
+    flops: float
+    gpu_hours: float
+    disk_bytes: int
+
+
+def plan(config: Config, train_tokens: int | None, mfu: float, device: str) -> list[Row]:
+    """Return a row for each suite and one for the study; `train_tokens` is the size of the prepared text."""
+    seen: set[Run] = set()
+    rows = []
+    for suite, members in runs.suites(config).items():
+        rows.append(_row(config, suite, members, seen, train_tokens, mfu * PEAKS[device]))
+        seen |= set(members)
+    rows.append(_row(config, "study", list(seen), set(), train_tokens, mfu * PEAKS[device]))
+    return rows
+
+
+def _row(config: Config, suite: str, members: list[Run], seen: set[Run], train_tokens: int | None, speed: float) -> Row:
+    specs = {run: runs.spec(config, run) for run in members}
+    models = {run: ModelConfig(**spec.model) for run, spec in specs.items()}
+    tokens = {run: spec.steps * spec.batch_sequences * spec.sequence_length for run, spec in specs.items()}
+    sizes = {run: model.count_params() for run, model in models.items()}
+    new = [run for run in members if run not in seen]
+    flops = sum(cost.training(models[run], specs[run].sequence_length, tokens[run]) for run in new)
+    return Row(
+        suite=suite,
+        n_runs=len(members),
+        n_new=len(new),
+        tokens_per_run=(min(tokens.values()), max(tokens.values())),
+        tokens=sum(tokens[run] for run in new),
+        epochs=max(tokens.values()) / train_tokens if train_tokens else None,
+        parameters=(min(sizes.values()), max(sizes.values())),
+        flops=flops,
+        gpu_hours=flops / speed / 3600,
+        disk_bytes=sum(sizes[run] for run in new) * WEIGHT_BYTES,
+    )
