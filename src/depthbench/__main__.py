@@ -238,6 +238,20 @@ def status(
     print(f"{config.study}: {len(found)} runs: {', '.join(counts)}; {sum(s.mixed for s in found)} of mixed commits")
 
 
+@app.command()
+def mirror(
+    runs: Annotated[Path, typer.Argument(help="Folder with runs below it.")],
+    out: Annotated[Path, typer.Option(help="Folder of the event files.")],
+) -> None:
+    """Copy the metrics of runs, finished or not, into TensorBoard event files.
+
+    Example: depthbench mirror results/tiny/runs --out /tmp/events && tensorboard --logdir /tmp/events
+    """
+    from depthbench import mirror as writer
+
+    print(f"{len(writer.mirror(runs, out))} runs in {out}")
+
+
 def _config(study: str | None) -> Config:
     """The configuration of the checkout one stands in."""
     import yaml

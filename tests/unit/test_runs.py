@@ -54,7 +54,10 @@ def test_other_paths_are_no_runs(path):
 COUNTS = {
     "micro": ({"main": (4, 4)}, 4),
     "tiny": (
-        {"main": (30, 30), "backbone": (6, 2), "ladder": (3, 3), "moda_norms": (2, 2), "sweep": (8, 6), "seeds": (6, 3)},
+        {
+            "main": (30, 30), "backbone": (6, 2), "ladder": (3, 3), "moda_norms": (2, 2), "sweep": (8, 6),
+            "seeds": (6, 3),
+        },
         46,
     ),
     "mini": ({"main": (30, 30), "sweep": (30, 20), "seeds": (27, 18)}, 68),
