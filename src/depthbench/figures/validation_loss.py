@@ -140,7 +140,7 @@ def place(frame: pd.DataFrame, width: float) -> pd.DataFrame:
     `tick` is that of its shape; each panel has its own stretch of the axis, so that its ticks are its own
     shapes. `x` is beside it, so that the intervals of the designs can be told apart.
     """
-    parts = []
+    parts: list[pd.DataFrame] = []
     for i, panel in enumerate(HEADINGS):
         rows = frame[frame["panel"] == panel]
         if rows.empty:
