@@ -18,17 +18,18 @@ help: ## list the targets
 
 $(READY): envs/requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "DepthBench needs Python 3.11 or newer; name one with make PYTHON=...")'
+	@echo "setting up $(VENV): takes minutes and 2 to 8 GB of disk"
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --requirement envs/requirements.txt
 	$(VENV)/bin/python -m pip install --quiet --no-deps --editable .
 	@touch $@
 
 demo: $(READY) ## run the tiny study, from text to the HTML report
-	snakemake --cores $(CORES) --config study=tiny
+	snakemake --cores $(CORES) --quiet rules --config study=tiny
 	@$(MAKE) --no-print-directory report STUDY=tiny
 
 report: $(READY) ## HTML report of what STUDY has made so far
-	@test -n "$(made)" || { echo "results/$(STUDY) holds no figure or table yet: make demo"; exit 2; }
+	@test -n "$(made)" || { echo "results/$(STUDY) holds no figure or table yet: snakemake -c$(CORES) --config study=$(STUDY)"; exit 2; }
 	@# Without targets Snakemake would ask for all of them and stop at the first that is not there.
 	@snakemake --quiet all --config study=$(STUDY) partial=true --report results/$(STUDY)/report.html -- $(made)
 	@echo "report: $(CURDIR)/results/$(STUDY)/report.html"

@@ -27,8 +27,17 @@ Files = Annotated[list[Path] | None, typer.Argument(help="Files of the runs.")]
 Kernels = Annotated[str, typer.Option(help="auto, reference, eager, triton or liger.")]
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(version("depthbench"))
+        raise typer.Exit
+
+
 @app.callback()
 def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
     debug: Annotated[bool, typer.Option(help="Show the traceback of an error that is the user's to mend.")] = False,
 ) -> None:
     """Read by `main`, which decides what an error looks like."""
@@ -59,9 +68,16 @@ def prepare(spec: Spec, out: Annotated[Path, typer.Option(help="Folder of the pr
     "val_fraction": 0.2, "tokenizer": {"vocab_size": 512}, "version": 1}'
     """
     from depthbench.data import shards
+    from depthbench.data.loader import manifest
     from depthbench.runs import DataSpec
 
     shards.prepare(DataSpec.read(spec).model_dump(mode="json", exclude_none=True), out)
+    about = manifest(out)
+    for name, split in about["splits"].items():
+        print(f"{name}: {split['n_documents']:,} documents, {split['n_tokens']:,} tokens")
+    print(f"left out or mended: {', '.join(f'{n} {kind}' for kind, n in about['rows'].items())}")
+    for warning in about["warnings"]:
+        print(f"warning: {warning}")
 
 
 @app.command()
@@ -90,7 +106,6 @@ def train(
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
     data: Annotated[Path | None, typer.Option(help="Prepared data; default: what the run was trained on.")] = None,
-    bootstrap: Annotated[int, typer.Option(min=1, help="Resamples of the interval.")] = 1000,
     kernels: Kernels = "auto",
 ) -> None:
     """Measure the held-out loss of one run; writes validation.csv and validation_docs.parquet into its folder.
@@ -100,11 +115,14 @@ def evaluate(
     from depthbench.evaluate import evaluate as measure
 
     _use_kernels(kernels)
-    row = measure(run, data, bootstrap).iloc[0]
+    summary, written = measure(run, data)
+    row = summary.iloc[0]
     if row.status == "ok":
         print(f"{row.run_id}: {row.loss:.4f} nats/token [{row.loss_lo:.4f}, {row.loss_hi:.4f}], {row.n_docs} documents")
     else:
         print(f"{row.run_id}: {row.status}")
+    if not written:
+        print(f"other texts than those of its training: nothing was written into {run}")
 
 
 @app.command()

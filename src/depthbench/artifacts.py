@@ -251,11 +251,10 @@ READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
 
 
 def _check_same_data(validation: pd.DataFrame) -> None:
-    first = validation.drop_duplicates("data_id")
-    if len(first) > 1:
-        a, b = first["run_id"].iloc[:2]
-        problem = f"{b}: measured on other held-out data than {a}"
-        raise UserError("E-RUN", f"{problem}; remove its validation.csv and run snakemake again")
+    groups = validation.groupby("data_id", sort=False)["run_id"].agg(list)
+    if len(groups) > 1:
+        problem = f"{', '.join(groups.iloc[1])}: trained and measured on other texts than {groups.iloc[0][0]}"
+        raise UserError("E-RUN", f"{problem}; remove the folders of either side and run snakemake again")
 
 
 def load(package: str, name: str, spec: ArtifactSpec) -> ModuleType:

@@ -3,6 +3,7 @@
 No torch here: a dry-run imports this module.
 """
 
+import difflib
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal
@@ -18,9 +19,9 @@ def parse_rate(value: Any) -> str:
     try:
         number = Decimal("nan") if isinstance(value, bool) else Decimal(str(value))
     except InvalidOperation:
-        raise ValueError(f"{value!r} is not a learning rate") from None
+        raise ValueError("not a learning rate, which looks like 2e-3") from None
     if not (number.is_finite() and 1e-12 < number < 1e12):
-        raise ValueError(f"{value!r} is not a learning rate")
+        raise ValueError("not a learning rate, which looks like 2e-3")
     _, digits, exponent = number.normalize().as_tuple()
     return f"{int(''.join(map(str, digits)))}e{exponent}"
 
@@ -75,6 +76,7 @@ class Design(Strict):
     grid: list[Rate] | None = Field(None, description="rates of the sweep, where the scale gives none")
     residual: Name | None = Field(None, description="file of a variant; default: the design's own name")
     init: Literal["default", "legacy"] = Field("default", description="initial values, mHC only")
+    version: Count = Field(1, description="raise it when the file's meaning changes: its runs are trained again")
 
 
 class Optimizer(Strict):
@@ -118,7 +120,9 @@ class Corpus(Strict):
 
     source: Literal["stdlib", "wheels", "files"]
     origins: list[Origin] = Field([], description="texts to take, `source: wheels`")
-    paths: list[str] = Field([], description="files to read, `source: files`")
+    paths: list[str] = Field(
+        [], description="`.parquet`, `.jsonl`, `.jsonl.gz` or `.txt` files, from the checkout's root, `source: files`"
+    )
     text_column: str = Field("text", description="column or key of the text, `source: files`")
     id_column: Annotated[str | None, BeforeValidator(_none_word)] = Field(
         None, description="column or key of the document's name, `source: files`"
@@ -169,7 +173,9 @@ class Study(Strict):
     recipe: str
     n_heads: Count
     tokenizer: Tokenizer
-    suites: dict[Name, Annotated[list[Suite], BeforeValidator(_as_list, json_schema_input_type=list[Suite] | Suite)]]
+    suites: dict[
+        Name, Annotated[list[Suite], BeforeValidator(_as_list, json_schema_input_type=list[Suite] | Suite)]
+    ] = Field(description="figures draw the suites `main` and `backbone`; the table `losses` lists all")
     bootstrap: Count = Field(description="resamples of an interval")
 
 
@@ -202,6 +208,9 @@ class Config(Strict):
     scales: dict[ScaleName, Scale]
     studies: dict[Name, Study]
     resources: Resources
+
+
+KEYS = sorted({key for model in Strict.__subclasses__() for key in model.model_fields})
 
 
 def load(raw: dict[str, Any]) -> Config:
@@ -258,7 +267,8 @@ def _describe(error: Any) -> str:
     # tuples of pydantic's own steps ("function-before[...]") say nothing to a user
     where = ".".join(str(p) for p in error["loc"] if "[" not in str(p))
     if error["type"] == "extra_forbidden":
-        return f"{where}: unknown key"
+        near = difflib.get_close_matches(str(error["loc"][-1]), KEYS, 1)
+        return f"{where}: unknown key" + f"; did you mean {near[0]}?" * bool(near)
     message = error["msg"].removeprefix("Value error, ").replace("Input should", "should")
     value = "" if error["type"] == "missing" else f" (got {error['input']!r:.80})"
     return f"{where}: {message}{value}"
@@ -290,18 +300,19 @@ def _check_study(config: Config, where: str, study: Study) -> Iterator[str]:
         yield f"{where}.recipe: {study.recipe!r} is not declared; known: {', '.join(config.recipes)}"
     if study.corpus not in config.corpora:
         yield f"{where}.corpus: {study.corpus!r} is not declared; known: {', '.join(config.corpora)}"
+    widths = sorted({d for parts in study.suites.values() for part in parts for _, d in part.shapes})
+    if uneven := [str(d) for d in widths if d % (2 * study.n_heads)]:
+        need = f"widths must be multiples of 2 x {study.n_heads} heads"
+        yield f"{where}.n_heads: {study.n_heads} gives no even head size with width {', '.join(uneven)}; {need}"
     for suite_name, parts in study.suites.items():
         for part in parts:
-            yield from _check_suite(config, f"{where}.suites.{suite_name}", study, part)
+            yield from _check_suite(config, f"{where}.suites.{suite_name}", part)
 
 
-def _check_suite(config: Config, where: str, study: Study, suite: Suite) -> Iterator[str]:
+def _check_suite(config: Config, where: str, suite: Suite) -> Iterator[str]:
     if suite.scale not in config.scales:
         yield f"{where}.scale: {suite.scale!r} is not declared; known: {', '.join(config.scales)}"
         return
-    for _, d_model in suite.shapes:
-        if d_model % (2 * study.n_heads):
-            yield f"{where}.shapes: width {d_model} gives no even head size with {study.n_heads} heads"
     for design in [] if suite.designs == "all" else suite.designs:
         if design not in config.designs:
             yield f"{where}.designs: {design!r} is not declared; known: {', '.join(config.designs)}"

@@ -28,9 +28,9 @@ from depthbench.config import (
 )
 from depthbench.errors import UserError
 
-# Raised by hand when the meaning of a stage changes; nothing else about the code makes it run again.
+# Raised by hand when the meaning of a stage changes; nothing else about the code makes it run again. A design has
+# its own version in the configuration.
 VERSION = {"data": 1, "train": 1, "evaluate": 1}
-DESIGN_VERSION: dict[str, int] = {}  # the same for one design, e.g. {"hc": 2}
 
 PATTERN = r"[a-z][a-z0-9_]*/[a-z0-9]+-d\d+-l\d+/lr\d+e-?\d+-s\d+"
 _FIELDS = re.compile(
@@ -162,7 +162,7 @@ def spec(config: Config, run: Run) -> RunSpec:
     }
     return RunSpec(
         run_id=f"{config.study}/runs/{run.path}",
-        version=(VERSION["train"], DESIGN_VERSION.get(residual, 1)),
+        version=(VERSION["train"], design.version),
         model={
             "design": residual,
             "d_model": run.d_model,

@@ -188,7 +188,7 @@ def test_wrong_record(study):
 def test_runs_measured_on_different_data(study):
     file = study.file(OTHER, "validation.csv")
     file.write_text(file.read_text().replace("12e5", "12e6"))
-    refused(study, OTHER, RUN, "other held-out data")
+    refused(study, OTHER, RUN, "on other texts than")
 
 
 def test_file_that_no_run_of_the_artifact_has(study):

@@ -22,7 +22,7 @@ def test_a_rate_has_one_spelling(written, tag):
 
 @pytest.mark.parametrize("written", ["fast", True, None, 0, -1e-3, "nan", "inf", "1e-400", [1e-3]])
 def test_what_is_no_rate_is_refused(written):
-    with pytest.raises(ValueError, match="is not a learning rate"):
+    with pytest.raises(ValueError, match="not a learning rate"):
         config.parse_rate(written)
 
 
@@ -39,7 +39,8 @@ def changed(raw, path, value):
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("studyy", "tiny", ["studyy: unknown key"]),
+        ("studyy", "tiny", ["studyy: unknown key; did you mean study?"]),
+        ("scales.t.step", 1, ["scales.t.step: unknown key; did you mean steps?"]),
         ("study", "huge", ["study:", "'huge'", "tiny"]),
         ("designs.preln.lr", "fast", ["designs.preln.lr", "'fast'"]),
         ("designs.preln.family", "other", ["designs.preln.family", "'other'", "baseline"]),
@@ -51,7 +52,7 @@ def changed(raw, path, value):
         ("recipes.tiny.optimizer", {"weight_decay": float("nan")}, ["recipes.tiny.optimizer.weight_decay"]),
         ("scales.t.lr", {"nope": 1e-3}, ["nope", "no such design"]),
         ("studies.tiny.tokenizer.vocab_size", 511, ["studies.tiny.tokenizer.vocab_size", "511"]),
-        ("studies.tiny.n_heads", 3, ["studies.tiny.suites", "3 heads"]),
+        ("studies.tiny.n_heads", 3, ["studies.tiny.n_heads", "28, 40, 52, 56", "2 x 3 heads"]),
         ("studies.tiny.corpus", "none", ["studies.tiny.corpus", "'none'"]),
         ("studies.tiny.recipe", "none", ["studies.tiny.recipe", "'none'"]),
         ("studies.tiny.suites.ladder.scale", "none", ["studies.tiny.suites.ladder", "'none'"]),

@@ -1,4 +1,6 @@
+import json
 import math
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -65,7 +67,9 @@ def run(prepared, tmp_path_factory):
 
 
 def test_the_files_of_a_run(prepared, run):
-    summary = evaluate.evaluate(run, None, 50).iloc[0]
+    frame, written = evaluate.evaluate(run)
+    summary = frame.iloc[0]
+    assert written
     docs = pd.read_parquet(run / "validation_docs.parquet")
     heldout = list(Heldout(prepared.folder, 32))
     assert docs.doc_key.tolist() == [d.doc_key for d in heldout]
@@ -83,11 +87,23 @@ def test_the_files_of_a_run(prepared, run):
     assert pd.read_csv(run / "validation.csv").iloc[0].loss == summary.loss
 
 
+def test_other_texts_are_measured_but_leave_the_run_as_it_is(prepared, run, tmp_path):
+    evaluate.evaluate(run)
+    before = {name: (run / name).read_bytes() for name in ("validation.csv", "validation_docs.parquet")}
+    other = shutil.copytree(prepared.folder, tmp_path / "other")
+    about = json.loads((other / "manifest.json").read_text())
+    (other / "manifest.json").write_text(json.dumps({**about, "data_id": "other"}))
+    summary, written = evaluate.evaluate(run, other)
+    assert not written
+    assert summary.iloc[0].data_id == "other"
+    assert {name: (run / name).read_bytes() for name in before} == before
+
+
 def test_a_diverged_run_has_rows_without_values(prepared, tmp_path, monkeypatch):
     original = train.linear_cross_entropy
     monkeypatch.setattr(train, "linear_cross_entropy", lambda *a: original(*a) * math.nan)
     train.train(prepared.spec(steps=3), prepared.folder, tmp_path, 4, 600.0)
-    evaluate.evaluate(tmp_path, None, 50)
+    evaluate.evaluate(tmp_path)
     row = pd.read_csv(tmp_path / "validation.csv").iloc[0]
     assert row.status == "diverged"
     assert math.isnan(row.loss)

@@ -1,13 +1,18 @@
 """What Snakemake would do, before anything has run."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 
-MICRO = {"fetch": 1, "prepare": 1, "train": 4, "evaluate": 4, "losses": 1, "validation_loss": 1, "all": 1}
-TINY = {"fetch": 1, "prepare": 1, "train": 20, "evaluate": 20, "losses": 1, "validation_loss": 1, "all": 1}
+DESIGNS = yaml.safe_load((Path(__file__).parents[2] / "config.yaml").read_text())[
+    "designs"
+]  # own ones are counted, too
 
 
-@pytest.mark.parametrize(("study", "jobs"), [("micro", MICRO), ("tiny", TINY)])
-def test_job_counts(checkout, study, jobs):
+@pytest.mark.parametrize(("study", "runs"), [("micro", 4), ("tiny", 3 * len(DESIGNS) + 11)])
+def test_job_counts(checkout, study, runs):
+    jobs = {"fetch": 1, "prepare": 1, "train": runs, "evaluate": runs, "losses": 1, "validation_loss": 1, "all": 1}
     assert checkout.plan("--config", f"study={study}")[0] == jobs
 
 
@@ -57,9 +62,12 @@ def test_command_line_and_file_give_the_same_specs(checkout):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ("partail=true", "E-CONFIG partail: unknown key"),
+        ("partail=true", "E-CONFIG partail: unknown key; did you mean partial?"),
         ("study=nope", "E-CONFIG study: 'nope' is not declared; known: micro, tiny"),
-        ("designs={preln: {lr: fast}}", "E-CONFIG designs.preln.lr: 'fast' is not a learning rate"),
+        (
+            "designs={preln: {lr: fast}}",
+            "E-CONFIG designs.preln.lr: not a learning rate, which looks like 2e-3 (got 'fast')",
+        ),
         (
             "recipes={default: {optimizer: {weight_decay: much}}}",
             "E-CONFIG recipes.default.optimizer.weight_decay",
@@ -86,7 +94,11 @@ def test_an_artifact_without_runs_says_why(checkout):
 
 def test_rules_are_listed_with_their_texts(checkout):
     listed = checkout.snakemake("--list-rules", "--config", "study=micro")
-    for words in ("Train one model, or go on", "Fig. 1 left, 2: held-out loss", "Held-out loss of every run"):
+    for words in (
+        "Train one model, or go on",
+        "Held-out loss [nats/token] over the aspect ratio",
+        "Held-out loss of every run",
+    ):
         assert words in listed
 
 

@@ -16,11 +16,9 @@ rule evaluate:
     threads: 1
     resources:
         mem_mb=request("mem_mb"),
-        bootstrap=STUDY.bootstrap,
         kernels=CONFIG.kernels,
     params:
         version=runs.VERSION["evaluate"],
         folder=subpath(input.run, parent=True),
     shell:
-        "python -m depthbench evaluate {params.folder:q} --kernels {resources.kernels}"
-        " --bootstrap {resources.bootstrap} > {log:q} 2>&1"
+        "python -m depthbench evaluate {params.folder:q} --kernels {resources.kernels} > {log:q} 2>&1"

@@ -2,7 +2,9 @@
 
 FIGURES = {
     "validation_loss": (
-        "Fig. 1 left, 2: held-out loss [nats/token] over the aspect ratio (width / depth), one seed; bars are 95 % intervals over documents: evaluation noise, not training noise.",
+        "Held-out loss [nats/token] over the aspect ratio (width / depth) of models of equal size, with and without"
+        " their embeddings; one seed. Bars are 95 % intervals over documents: evaluation noise, not training noise."
+        " Paper (arXiv 2609.32534): Fig. 1 left, 2.",
         ["validation.csv", "validation_docs.parquet"],
         [Pick("main"), Pick("backbone")],
     ),
@@ -16,7 +18,7 @@ for name, (text, _, _) in FIGURES.items():
             name
         input:
             runs=artifact_input(FIGURES, name),
-            code=f"src/depthbench/figures/{name}.py",
+            code=[f"src/depthbench/figures/{m}.py" for m in (name, "_theme")],
         output:
             svg=report(
                 f"<results>/figures/{name}.svg",

@@ -10,6 +10,7 @@ from depthbench.data import tokenizer
 from depthbench.data.loader import Heldout, manifest
 from depthbench.evaluate import validation
 
+RESAMPLES = 1000  # of the interval in validation.csv; tables use the study's own number
 LAYOUT = "document"  # every held-out document stands alone
 
 
@@ -29,8 +30,11 @@ def run_keys(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def evaluate(folder: Path, data: Path | None, bootstrap: int) -> pd.DataFrame:
-    """Write `validation.csv` and `validation_docs.parquet` of a run into its folder; return the former.
+def evaluate(folder: Path, data: Path | None = None) -> tuple[pd.DataFrame, bool]:
+    """Measure the held-out loss of a run; return `validation.csv` as a frame and whether it was written.
+
+    `validation.csv` and `validation_docs.parquet` go into the run's folder, unless `data` holds other texts than those
+    that the run was trained with: its tables would then compare what cannot be compared.
 
     Raises:
         UserError: E-RUN, E-SHARD, E-DISK.
@@ -39,9 +43,9 @@ def evaluate(folder: Path, data: Path | None, bootstrap: int) -> pd.DataFrame:
         record = loading.record(folder)
         data = data or Path(record["data"])
         heldout = Heldout(data, record["spec"]["sequence_length"])
-        keys = run_keys(record)
+        keys = run_keys(record) | {"data_id": manifest(data)["data_id"]}
         documents = _documents(folder, data, heldout) if record["status"] == "ok" else None
-        found = {"status": "diverged"} if documents is None else validation.summary(documents, bootstrap)
+        found = {"status": "diverged"} if documents is None else validation.summary(documents, RESAMPLES)
         if documents is None or found["status"] == "diverged":
             documents = pd.DataFrame(columns=["doc_key", "origin", "n_tokens", "n_bytes", "nll_sum"])
         columns = ["status", "layout", "n_docs", "n_skipped", "n_tokens", "n_predictions", "loss", "loss_lo"]
@@ -53,10 +57,12 @@ def evaluate(folder: Path, data: Path | None, bootstrap: int) -> pd.DataFrame:
             "unigram_entropy": manifest(data)["heldout_unigram_entropy"],
         }
         summary = pd.DataFrame([keys | {name: found.get(name) for name in columns}])
-        with files.published(folder / "validation_docs.parquet") as part:
-            documents.assign(**keys)[[*keys, *documents.columns]].to_parquet(part)
-        files.write_text(folder / "validation.csv", summary.to_csv(index=False))
-    return summary
+        own = keys["data_id"] == record["data_id"]
+        if own:
+            with files.published(folder / "validation_docs.parquet") as part:
+                documents.assign(**keys)[[*keys, *documents.columns]].to_parquet(part)
+            files.write_text(folder / "validation.csv", summary.to_csv(index=False))
+    return summary, own
 
 
 def _documents(folder: Path, data: Path, heldout: Heldout) -> pd.DataFrame:

@@ -1,7 +1,8 @@
 """Held-out loss over the aspect ratio d_model / n_layers (paper Fig. 1 left, Fig. 2).
 
-Panels: (a) every design of the main suite, on the shapes that all of them have; (b) Pre-LN, HC and Full
-AttnRes on all main shapes; (c) these three in the iso-backbone suite. The axis is logarithmic and runs from
+Panels: every design of the main suite, on the shapes that all of them have (`common`); the designs that were
+trained at every main shape, where these are more (`all`; Pre-LN, HC and Full AttnRes in the paper); the iso-backbone
+suite, whose shapes have equal size without the embeddings (`backbone`). The axis is logarithmic and runs from
 shallow-wide to deep-narrow. Thin bars are 95 % intervals over documents; a diverged run is a named cross at
 the upper edge; what is not drawn is named below.
 """
@@ -18,11 +19,10 @@ from depthbench.figures import _theme
 from depthbench.tables.losses import losses
 
 FILES = ("validation.csv", "validation_docs.parquet")
-THREE = ("preln", "hc", "attnres_full")
 HEADINGS = {
-    "a": "(a) main suite, shapes that all designs have",
-    "b": "(b) main suite, all shapes",
-    "c": "(c) iso-backbone suite",
+    "common": "equal size",
+    "all": "equal size, all shapes",
+    "backbone": "equal size without embeddings",
 }
 COLUMNS = [
     *("panel", "design", "label", "n_layers", "d_model", "aspect_ratio", "lr", "seed", "status"),
@@ -54,13 +54,10 @@ def panels(table: pd.DataFrame) -> pd.DataFrame:
     shapes = [set(zip(runs["n_layers"], runs["d_model"], strict=True)) for _, runs in main.groupby("design")]
     common = set.intersection(*shapes) if shapes else set()
     on_common = [shape in common for shape in zip(main["n_layers"], main["d_model"], strict=True)]
-    parts = {"a": main[on_common], "b": of_three(main), "c": of_three(backbone)}
+    every = set().union(*shapes)
+    complete = main.groupby("design")["run_id"].transform("size") == len(every)
+    parts = {"common": main[on_common], "all": main[complete & (len(every) > len(common))], "backbone": backbone}
     return pd.concat([part.assign(panel=key) for key, part in parts.items()], ignore_index=True)
-
-
-def of_three(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs of the designs of panels (b) and (c)."""
-    return rows[rows["design"].isin(THREE)]
 
 
 def remarks(frame: pd.DataFrame, table: pd.DataFrame) -> list[str]:
@@ -69,7 +66,8 @@ def remarks(frame: pd.DataFrame, table: pd.DataFrame) -> list[str]:
     found = []
     for key in HEADINGS:
         if key not in set(frame["panel"]):
-            found.append(f"Left out: {HEADINGS[key]}; the study declares no such runs.")
+            if key != "all":  # what it would show stands in the panel before
+                found.append(f"Left out: {HEADINGS[key]}; the study declares no such runs.")
         elif key not in set(drawn["panel"]):
             found.append(f"Left out: {HEADINGS[key]}; all its runs are missing.")
     homeless = table[~table["run_id"].isin(frame["run_id"])]
@@ -142,12 +140,14 @@ def place(frame: pd.DataFrame, width: float) -> pd.DataFrame:
     `tick` is that of its shape; each panel has its own stretch of the axis, so that its ticks are its own
     shapes. `x` is beside it, so that the intervals of the designs can be told apart.
     """
-    parts = []
+    parts: list[pd.DataFrame] = []
     for i, panel in enumerate(HEADINGS):
         rows = frame[frame["panel"] == panel]
         if rows.empty:
             continue
-        rows = rows.assign(tick=10 * i - np.log10(rows["aspect_ratio"]), heading=HEADINGS[panel])
+        rows = rows.assign(
+            tick=10 * i - np.log10(rows["aspect_ratio"]), heading=f"({'abc'[len(parts)]}) {HEADINGS[panel]}"
+        )
         at = np.unique(rows["tick"])
         inch = (np.ptp(at) or 1.0) / (width - MARGIN)
         rank = rows["design"].map({design: i for i, design in enumerate(rows["design"].unique())})

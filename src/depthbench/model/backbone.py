@@ -39,7 +39,10 @@ class Model(nn.Module):
     def __init__(self, cfg: ModelConfig):
         super().__init__()
         self.cfg = cfg
-        self.residual = importlib.import_module(f"depthbench.residuals.{cfg.design}").Residual(cfg)
+        module = importlib.import_module(f"depthbench.residuals.{cfg.design}")
+        if not hasattr(module, "Residual"):
+            raise UserError("E-CONFIG", f"residuals/{cfg.design}.py: no class Residual; see residuals/base.py")
+        self.residual = module.Residual(cfg)
         self.embed = Embedding(cfg.vocab_size, cfg.d_model)
         self.blocks = nn.ModuleList(Block(cfg, l) for l in range(cfg.n_layers))
         self.lm_head = Linear(cfg.d_model, cfg.vocab_size)

@@ -97,9 +97,9 @@ def test_each_run_is_in_each_panel_that_it_belongs_to(paper):
         "six": [16, 24, 32, 42, 70, 84],
     }
     assert members == {
-        "a": set(itertools.product(LABELS, depths["five"])),
-        "b": set(itertools.product(THREE, depths["seven"])),
-        "c": set(itertools.product(THREE, depths["six"])),
+        "common": set(itertools.product(LABELS, depths["five"])),
+        "all": set(itertools.product(THREE, depths["seven"])),
+        "backbone": set(itertools.product(THREE, depths["six"])),
     }
 
 
@@ -120,7 +120,7 @@ def test_axis_is_logarithmic(paper):
 
 def test_values_drawn_are_those_of_the_runs(tiny):
     frame = draw(tiny).frame.set_index(["panel", "run_id"])
-    row = frame.loc[("b", f"tiny/runs/{path('preln', (4, 52))}")]
+    row = frame.loc[("common", f"tiny/runs/{path('preln', (4, 52))}")]
     assert row["loss"] == 4.0
     assert row["loss_lo"] == pytest.approx(4.0 - 0.01, abs=0.006)  # sd of the mean: 0.05 / sqrt(100), times 1.96
     assert row["loss_hi"] == pytest.approx(4.0 + 0.01, abs=0.006)
@@ -129,7 +129,7 @@ def test_values_drawn_are_those_of_the_runs(tiny):
 def test_diverged_run_is_a_named_mark_at_the_upper_edge(tiny):
     drawn = draw(tiny)
     diverged = drawn.frame[drawn.frame["status"] == "diverged"]
-    assert diverged["panel"].tolist() == ["a", "b", "c"]
+    assert diverged["panel"].tolist() == ["common", "backbone"]
     assert diverged["loss"].isna().all()
     for axes in drawn.axes:
         (name,) = [text for text in axes.texts if text.get_text() == "Pre-LN diverged"]
@@ -143,26 +143,27 @@ def test_missing_runs_are_named_below(tiny):
     assert set(drawn.frame["status"][drawn.frame["design"] == "attnres_full"]) == {"ok", "missing"}
 
 
-def test_other_seeds_and_designs_are_left_out_by_name(tiny):
+def test_other_seeds_are_left_out_by_name_and_every_design_is_drawn(tiny):
     tiny.add(path("preln", (8, 40), seed=1), ["main", "seeds"])
     tiny.add(path("keel", (4, 56)), ["backbone"])
     drawn = draw(tiny)
-    assert "In no panel: Pre-LN L=8 d=40 seed 1; KEEL L=4 d=56." in words(drawn)
+    assert "In no panel: Pre-LN L=8 d=40 seed 1." in words(drawn)
+    assert set(drawn.frame["panel"][drawn.frame["design"] == "keel"]) == {"backbone"}
     assert drawn.frame["seed"].tolist() == [0] * len(drawn.frame)
 
 
 def test_panel_without_suite_is_left_out(tmp_path):
     drawn = draw(fill(Study(tmp_path), {"main": [(["preln"], [TINY[1]])]}))
-    assert len(drawn.axes) == 2
-    assert "Left out: (c) iso-backbone suite; the study declares no such runs." in words(drawn)
+    assert len(drawn.axes) == 1
+    assert "Left out: equal size without embeddings; the study declares no such runs." in words(drawn)
 
 
 def test_panel_whose_runs_are_all_missing_is_left_out(tmp_path):
     lost = [path("hc", shape) for shape in BACKBONE]
     study = fill(Study(tmp_path), {"main": [(["preln"], TINY)], "backbone": [(["hc"], BACKBONE)]}, missing=lost)
     drawn = draw(study)
-    assert len(drawn.axes) == 2
-    assert "Left out: (c) iso-backbone suite; all its runs are missing." in words(drawn)
+    assert len(drawn.axes) == 1
+    assert "Left out: equal size without embeddings; all its runs are missing." in words(drawn)
 
 
 def test_figure_of_missing_runs_only(tmp_path):
