@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from depthbench.config import Config
 
 STOPPED = 75  # exit status of a training that saved and left on a signal
+show_tracebacks = False
 app = typer.Typer(
     pretty_exceptions_enable=False,
     no_args_is_help=True,
@@ -38,9 +39,11 @@ def _version(asked: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
-    debug: Annotated[bool, typer.Option(help="Show the traceback of an error that is the user's to mend.")] = False,
+    debug: Annotated[bool, typer.Option(help="Show the traceback of every error.")] = False,
 ) -> None:
-    """Read by `main`, which decides what an error looks like."""
+    """Options that stand before the command."""
+    global show_tracebacks
+    show_tracebacks = debug
 
 
 @app.command()
@@ -341,7 +344,7 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        if "--debug" in sys.argv:
+        if show_tracebacks:
             raise
         print(error, file=sys.stderr)
         raise SystemExit(2) from None

@@ -6,6 +6,7 @@ not at all, the last two are kept, and a broken one is told by name and passed o
 
 import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from safetensors.torch import load_file, save_file
 from depthbench import files
 
 KEEP = 2
+UMASK = os.umask(0)
+os.umask(UMASK)
 
 
 def save(folder: Path, step: int, tensors: dict[str, torch.Tensor], record: dict[str, Any]) -> None:
@@ -30,8 +33,19 @@ def save(folder: Path, step: int, tensors: dict[str, torch.Tensor], record: dict
 def remove(folder: Path, keep: int = 0) -> None:
     """Remove all checkpoints but the last `keep`."""
     for old in sorted(folder.glob("step-*.json"))[: -keep or None]:
-        old.unlink()
-        old.with_suffix(".safetensors").unlink(missing_ok=True)
+        _unlink(old)
+
+
+def remove_after(folder: Path, step: int) -> None:
+    """Remove the checkpoints behind `step`: they are broken, and would pass for the newest."""
+    for path in folder.glob("step-*.json"):
+        if int(path.stem.removeprefix("step-")) > step:
+            _unlink(path)
+
+
+def _unlink(record: Path) -> None:
+    record.unlink()
+    record.with_suffix(".safetensors").unlink(missing_ok=True)
 
 
 def save_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
@@ -39,6 +53,7 @@ def save_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
     with files.published(path) as part:
         try:
             save_file({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}, part)
+            part.chmod(0o666 & ~UMASK)  # the library makes files that only their owner reads
         except SafetensorError as error:  # its word for a full disk
             raise OSError(errno.EIO, str(error), str(path)) from error
 

@@ -51,7 +51,10 @@ Index = Annotated[int, BeforeValidator(_not_bool), Field(ge=0)]
 Number = Annotated[float, BeforeValidator(_not_bool, json_schema_input_type=float | str)]
 Positive = Annotated[Number, Field(gt=0)]
 Fraction = Annotated[Number, Field(ge=0, le=1)]
+Beta = Annotated[Number, Field(ge=0, lt=1)]
+Threads = Annotated[int, BeforeValidator(_not_bool), Field(gt=0, le=1024)]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+Rates = Annotated[list[Rate], Field(min_length=1)]
 ScaleName = Annotated[str, Field(pattern=r"^[a-z0-9]+$")]
 Origin = Literal["wiki_leads", "boolq", "squad", "drop", "qasper", "sciriff"]
 Family = Literal["baseline", "norm", "multi-stream", "cross-layer"]
@@ -73,7 +76,7 @@ class Design(Strict):
     label: str = Field(description="name in figures and tables")
     family: Family = Field(description="decides colour and line type")
     lr: Rate = Field(description="declared learning rate, where suite and scale give none")
-    grid: list[Rate] | None = Field(None, description="rates of the sweep, where the scale gives none")
+    grid: Rates | None = Field(None, description="rates of the sweep, where the scale gives none")
     residual: Name | None = Field(None, description="file of a variant; default: the design's own name")
     init: Literal["default", "legacy"] = Field("default", description="initial values, mHC only")
     version: Count = Field(1, description="raise it when the file's meaning changes: its runs are trained again")
@@ -82,7 +85,7 @@ class Design(Strict):
 class Optimizer(Strict):
     """AdamW and the clipping of the global gradient norm."""
 
-    betas: tuple[Fraction, Fraction]
+    betas: tuple[Beta, Beta]
     eps: Positive
     weight_decay: Annotated[Number, Field(ge=0)]
     clip: Positive = Field(description="largest global gradient norm")
@@ -110,7 +113,7 @@ class Recipe(Strict):
     schedule: Schedule
     precision: Precision
     init_std: Positive = Field(description="std of the truncated normal that weights are drawn from")
-    threads: Annotated[Count | None, BeforeValidator(_none_word)] = Field(
+    threads: Annotated[Threads | None, BeforeValidator(_none_word)] = Field(
         None, description="threads of a CPU run: part of its identity, since they change the last bits"
     )
 
@@ -143,8 +146,8 @@ class Scale(Strict):
         {}, description="rate by design, or `default`; one value stands for all"
     )
     grid: Annotated[
-        dict[str, list[Rate]],
-        BeforeValidator(_as_default, json_schema_input_type=dict[str, list[Rate]] | list[Rate]),
+        dict[str, Rates],
+        BeforeValidator(_as_default, json_schema_input_type=dict[str, Rates] | Rates),
     ] = Field({}, description="rates of the sweep by design, or `default`; one list stands for all")
 
 
@@ -152,12 +155,12 @@ class Suite(Strict):
     """A set of runs: designs x shapes x rates x seeds."""
 
     scale: str
-    designs: Literal["all"] | list[str]
-    shapes: list[tuple[Count, Count]] = Field(description="[n_layers, d_model]")
-    lr: Literal["own", "grid"] | list[Rate] = Field(
+    designs: Literal["all"] | Annotated[list[str], Field(min_length=1)]
+    shapes: list[tuple[Count, Count]] = Field(description="[n_layers, d_model]", min_length=1)
+    lr: Literal["own", "grid"] | Rates = Field(
         "own", description="`own`: the declared rate; `grid`: the sweep; or rates"
     )
-    seeds: list[Index] = [0]
+    seeds: list[Index] = Field([0], min_length=1)
 
 
 class Tokenizer(Strict):
@@ -174,7 +177,10 @@ class Study(Strict):
     n_heads: Count
     tokenizer: Tokenizer
     suites: dict[
-        Name, Annotated[list[Suite], BeforeValidator(_as_list, json_schema_input_type=list[Suite] | Suite)]
+        Name,
+        Annotated[
+            list[Suite], Field(min_length=1), BeforeValidator(_as_list, json_schema_input_type=list[Suite] | Suite)
+        ],
     ] = Field(description="figures draw the suites `main` and `backbone`; the table `losses` lists all")
     bootstrap: Count = Field(description="resamples of an interval")
 
@@ -199,9 +205,7 @@ class Config(Strict):
 
     study: str = Field(description="the study to run")
     partial: bool = Field(False, description="draw what is trained and name what is not")
-    kernels: Literal["auto", "reference", "eager", "triton", "liger"] = Field(
-        "auto", description="implementation of the fused operations"
-    )
+    kernels: Literal["auto", "reference", "eager"] = Field("auto", description="implementation of the fused operations")
     designs: dict[Name, Design]
     recipes: dict[Name, Recipe]
     corpora: dict[Name, Corpus]
@@ -235,13 +239,13 @@ def load(raw: dict[str, Any]) -> Config:
 def lookup_rate(config: Config, scale: str, design: str) -> str:
     """Return the declared rate of a design: of the scale if it has one, else of the design."""
     rates = config.scales[scale].lr
-    return rates.get(design) or rates.get("default") or config.designs[design].lr
+    return rates.get(design, rates.get("default", config.designs[design].lr))
 
 
 def lookup_grid(config: Config, scale: str, design: str) -> list[str] | None:
     """Return the rates of the sweep: of the scale if it has some, else of the design."""
     grids = config.scales[scale].grid
-    return grids.get(design) or grids.get("default") or config.designs[design].grid
+    return grids.get(design, grids.get("default", config.designs[design].grid))
 
 
 def _merge(base: dict, over: dict) -> dict:
@@ -257,8 +261,8 @@ def _extend(recipes: dict, name: str, seen: tuple[str, ...] = ()) -> dict:
     base = own.pop("extends", None)
     if base is None:
         return own
-    if not isinstance(recipes.get(base), dict) or base in (*seen, name):
-        known = ", ".join(sorted(set(recipes) - {name}))
+    if not isinstance(base, str) or not isinstance(recipes.get(base), dict) or base in (*seen, name):
+        known = ", ".join(str(other) for other in recipes if other != name)
         raise UserError("E-CONFIG", f"recipes.{name}.extends: {base!r} is no other recipe; known: {known}")
     return _merge(_extend(recipes, base, (*seen, name)), own)
 

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import EACCES, EDQUOT, EFBIG, EIO, ENOSPC, EPERM, EROFS
 from pathlib import Path
 
 from depthbench.errors import UserError
@@ -44,6 +45,13 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def disk_error(error: OSError, name: str | Path = "a file") -> UserError:
+    """Return what to tell the user of an error of the operating system."""
+    remedies = {"make room": (ENOSPC, EDQUOT, EFBIG, EIO), "check the rights": (EACCES, EPERM, EROFS)}
+    remedy = next((words for words, numbers in remedies.items() if error.errno in numbers), "check the path")
+    return UserError("E-DISK", f"{error.filename or name}: {error.strerror or error}; {remedy}, then run again")
+
+
 @contextmanager
 def disk_errors() -> Iterator[None]:
     """Turn what the operating system refuses (disk full, no permission) into one line.
@@ -54,7 +62,4 @@ def disk_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        name = error.filename or "a file"
-        raise UserError(
-            "E-DISK", f"{name}: {error.strerror or error}; make room or check the rights, then run again"
-        ) from error
+        raise disk_error(error) from error

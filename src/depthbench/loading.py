@@ -12,6 +12,9 @@ from depthbench.data import tokenizer
 from depthbench.errors import UserError
 from depthbench.model import ModelConfig, build_model
 from depthbench.model.backbone import Model
+from depthbench.runs import RunSpec
+
+KEYS = ("run_id", "status", "spec", "data", "data_id", "sha256")  # of run.json, that are read here and in evaluations
 
 
 class Loaded(NamedTuple):
@@ -31,12 +34,19 @@ def record(folder: Path) -> dict[str, Any]:
     """
     path = folder / "run.json"
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        found = json.loads(path.read_text())
+        RunSpec.model_validate(found["spec"])
+        return {key: found[key] for key in KEYS} | found
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             "E-RUN",
             f"{path}: {getattr(error, 'strerror', None) or 'not a record'}; name the folder of a finished run",
         ) from None
+
+
+def data_of(folder: Path, found: dict[str, Any]) -> Path:
+    """Return the prepared data that the run in `folder` was trained on."""
+    return (folder / found["data"]).resolve()
 
 
 def load(folder: str | Path, data: str | Path | None = None) -> Loaded:
@@ -55,7 +65,9 @@ def load(folder: str | Path, data: str | Path | None = None) -> Loaded:
     weights = folder / "model.safetensors"
     if not weights.exists() or files.sha256(weights) != found["sha256"]["model.safetensors"]:
         raise UserError("E-RUN", f"{weights}: missing, or not the weights of its run.json; train the run again")
-    config = ModelConfig(**found["spec"]["model"])
+    config = ModelConfig.read(found["spec"]["model"])
     model = build_model(config)
     model.load_state_dict(load_file(weights))
-    return Loaded(model.eval(), config, tokenizer.load(Path(data or found["data"]) / "tokenizer.json"), found)
+    return Loaded(
+        model.eval(), config, tokenizer.load((Path(data) if data else data_of(folder, found)) / "tokenizer.json"), found
+    )

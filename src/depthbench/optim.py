@@ -56,8 +56,9 @@ def moments(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, torch.T
 
 
 def restore_moments(model: nn.Module, optimizer: torch.optim.AdamW, saved: dict[str, torch.Tensor]) -> None:
-    """Put back what `moments` returned."""
+    """Put back what `moments` returned; a run that diverged in its first step has none."""
     for name, parameter in model.named_parameters():
-        optimizer.state[parameter] = {
-            key: saved[f"{key}.{name}"].to(parameter.device) for key in ("step", "exp_avg", "exp_avg_sq")
-        }
+        if f"step.{name}" in saved:
+            optimizer.state[parameter] = {
+                key: saved[f"{key}.{name}"].to(parameter.device) for key in ("step", "exp_avg", "exp_avg_sq")
+            }

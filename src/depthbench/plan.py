@@ -46,7 +46,7 @@ def plan(config: Config, train_tokens: int | None, mfu: float, device: str) -> l
 
 def _row(config: Config, suite: str, members: list[Run], seen: set[Run], train_tokens: int | None, speed: float) -> Row:
     specs = {run: runs.spec(config, run) for run in members}
-    models = {run: ModelConfig(**spec.model) for run, spec in specs.items()}
+    models = {run: ModelConfig.read(spec.model) for run, spec in specs.items()}
     tokens = {run: spec.steps * spec.batch_sequences * spec.sequence_length for run, spec in specs.items()}
     sizes = {run: model.count_params() for run, model in models.items()}
     new = [run for run in members if run not in seen]

@@ -39,6 +39,8 @@ def claim(folder: Path, spec: dict[str, Any]) -> Path:
         aside = _unused(f"resume-{hashlib.sha256(dumps(theirs['spec']).encode()).hexdigest()[:12]}", folder)
         resume.rename(aside)
         print(f"{resume} belongs to another spec: moved to {aside}, starting at step 0", flush=True)
+    for part in resume.rglob(".*.part"):  # of a leg that was killed while it wrote
+        part.unlink()
     files.write_text(note, dumps({"spec": spec, "job": job}))
     return resume
 
@@ -68,9 +70,14 @@ def publish(resume: Path) -> None:
 
 
 def finished(resume: Path, data_id: str) -> bool:
-    """Whether this spec was trained to its end before, on the same data."""
-    record = resume / "final" / "run.json"
-    return record.exists() and json.loads(record.read_text())["data_id"] == data_id
+    """Whether this spec was trained to its end before, on the same data, and all of it is still there."""
+    final = resume / "final"
+    try:
+        record = json.loads((final / "run.json").read_text())
+        whole = all(files.sha256(final / name) == record["sha256"][name] for name in OUTPUTS[:-1])
+        return whole and record["data_id"] == data_id
+    except (OSError, ValueError, KeyError):
+        return False
 
 
 def _unused(name: str, folder: Path) -> Path:

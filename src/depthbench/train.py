@@ -7,6 +7,7 @@ both functions of the seed, so weights, moments and the step are the whole state
 
 import json
 import math
+import os
 import signal
 import time
 import traceback
@@ -36,7 +37,7 @@ class Training:
     def __init__(self, spec: RunSpec, windows: Windows, folder: Path, micro_batch: int):
         self.spec, self.windows, self.resume, self.micro_batch = spec, windows, folder, micro_batch
         self.device = device.choose(spec.threads)
-        self.model = build_model(ModelConfig(**spec.model), spec.seed).to(self.device)
+        self.model = build_model(ModelConfig.read(spec.model), spec.seed).to(self.device)
         self.optimizer = optim.build(self.model, self.model.residual.no_decay, spec.optimizer)
         self.step = 0
         self.status = "ok"
@@ -58,6 +59,7 @@ class Training:
 
     def _restore(self) -> None:
         found = checkpoint.latest(self.resume)
+        checkpoint.remove_after(self.resume, found[1]["step"] if found else -1)
         if found is None:
             return
         tensors, record = found
@@ -69,8 +71,7 @@ class Training:
             )
         self.step, self.status, self.legs = record["step"], record["status"], record["legs"]
         self.model.load_state_dict({name: tensors[f"model.{name}"] for name in self.model.state_dict()})
-        if self.step:
-            optim.restore_moments(self.model, self.optimizer, tensors)
+        optim.restore_moments(self.model, self.optimizer, tensors)
 
     def say(self, text: str) -> None:
         """Print a line, and keep it with those of the other legs."""
@@ -152,7 +153,7 @@ class Training:
             "loss": json.loads(metrics.splitlines()[-1])["loss"],
             "n_params": config.count_params(),
             "table_params": config.table_params(),
-            "data": str(windows.folder),
+            "data": os.path.relpath(windows.folder, self.resume.parent),
             "data_id": windows.data_id,
             "epochs": windows.epochs(self.step, self.spec.batch_sequences),
             "sha256": sums,

@@ -1,5 +1,6 @@
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -130,3 +131,100 @@ def test_moments_come_back_to_the_bit(prepared, tmp_path):
     first, second = (optim.moments(r.model, r.optimizer) for r in (run, again))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_broken_checkpoints_do_not_cost_the_next_one(prepared, tmp_path):
+    """Two that cannot be read, of later steps: training starts again, and what it saves stays."""
+    run = start(prepared, tmp_path)
+    for _ in range(4):
+        run.advance()
+        if run.step > 2:
+            run.save()
+    for path in (tmp_path / "resume").glob("*.safetensors"):
+        path.write_bytes(b"broken")
+    again = start(prepared, tmp_path)
+    assert again.step == 0
+    again.advance()
+    again.save()
+    assert checkpoint.latest(tmp_path / "resume")[1]["step"] == 1
+
+
+def test_divergence_in_the_first_step_survives_a_kill_before_it_is_published(prepared, tmp_path, monkeypatch):
+    original = train.linear_cross_entropy
+    monkeypatch.setattr(train, "linear_cross_entropy", lambda *a: original(*a) * math.inf)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train.Training, "publish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train.train(prepared.spec(), prepared.folder, tmp_path, 4, 600.0)
+    assert train.train(prepared.spec(), prepared.folder, tmp_path, 4, 600.0)
+    assert (loading.record(tmp_path)["status"], loading.record(tmp_path)["step"]) == ("diverged", 1)
+
+
+@pytest.mark.parametrize("harm", ["flip", "gone", "record"])
+def test_what_was_published_is_trained_again_when_damaged(prepared, tmp_path, harm):
+    train.train(prepared.spec(steps=3), prepared.folder, tmp_path, 4, 600.0)
+    weights = tmp_path / "model.safetensors"
+    before = weights.read_bytes()
+    if harm == "flip":  # published files are hard links of these
+        with weights.open("r+b") as file:
+            file.seek(-1, 2)
+            file.write(b"x")
+    elif harm == "gone":
+        (tmp_path / "resume/final/model.safetensors").unlink()
+    else:
+        (tmp_path / "resume/final/run.json").write_text("{")
+    assert train.train(prepared.spec(steps=3), prepared.folder, tmp_path, 4, 600.0)
+    assert weights.read_bytes() == before
+    loading.load(tmp_path)
+
+
+def test_metrics_that_are_shorter_than_the_checkpoint_are_told(prepared, tmp_path):
+    run = start(prepared, tmp_path)
+    run.advance()
+    run.save()
+    (tmp_path / "resume/metrics.jsonl").unlink()
+    with pytest.raises(train.UserError, match=r"E-RESUME .*metrics\.jsonl: holds 0 steps, the checkpoint is of step 1"):
+        start(prepared, tmp_path)
+
+
+def test_leftovers_of_killed_writers_go(prepared, tmp_path):
+    (tmp_path / "resume").mkdir()
+    part = tmp_path / "resume" / ".step-000000001.safetensors.99.part"
+    part.write_bytes(b"half")
+    train.train(prepared.spec(steps=2), prepared.folder, tmp_path, 4, 600.0)
+    assert not part.exists()
+
+
+def test_a_run_is_found_from_anywhere_and_read_by_everybody(prepared, tmp_path, monkeypatch):
+    monkeypatch.chdir(prepared.folder.parent)
+    train.train(prepared.spec(steps=2), Path(prepared.folder.name), tmp_path / "run", 4, 600.0)
+    monkeypatch.chdir(tmp_path)
+    loading.load("run")
+    assert (tmp_path / "run/model.safetensors").stat().st_mode == (tmp_path / "run/run.json").stat().st_mode
+
+
+def test_a_requeued_job_whose_spec_changed_refuses(prepared, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    train.train(prepared.spec(steps=2), prepared.folder, tmp_path, 4, 600.0)
+    with pytest.raises(train.UserError, match="E-RESUME .*job 12 began with another spec"):
+        train.train(prepared.spec(steps=3), prepared.folder, tmp_path, 4, 600.0)
+    assert loading.record(tmp_path)["step"] == 2
+    monkeypatch.setenv("SLURM_JOB_ID", "13")
+    train.train(prepared.spec(steps=3), prepared.folder, tmp_path, 4, 600.0)
+    assert loading.record(tmp_path)["step"] == 3
+
+
+def test_every_leg_leaves_its_lines_and_tracebacks(prepared, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(train.Training, "advance", None)
+        with pytest.raises(TypeError):
+            train.train(prepared.spec(steps=2), prepared.folder, tmp_path, 4, 600.0)
+    train.train(prepared.spec(steps=2), prepared.folder, tmp_path, 4, 600.0)
+    log = (tmp_path / "resume/log.txt").read_text()
+    assert log.count("test/runs/preln/u-d16-l2/lr1e-2-s0: ") == 2
+    assert "Traceback" in log
+    assert log.endswith("ok at step 2/2\n")

@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 
+import pytest
+
 MICRO = ("--config", "study=micro")
 PRELN = "preln/u-d16-l4/lr1e-2-s0"
 
@@ -67,6 +69,17 @@ def test_lost_data_trains_nothing(finished):
     data.rename(data.with_name("gone"))
     assert "Nothing to be done" in finished.snakemake("-n", *MICRO)
     data.with_name("gone").rename(data)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", "null", '{"spec"'])
+def test_a_record_that_cannot_be_read_is_no_finished_run(finished, content):
+    record = finished.folder / "results/micro/runs" / PRELN / "run.json"
+    before, stat = record.read_text(), record.stat()
+    record.write_text(content)
+    finished.plan(*MICRO)  # plans, without a traceback
+    assert finished.call("depthbench", "status", "--study", "micro").stdout.count(PRELN) == 1
+    record.write_text(before)
+    os.utime(record, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
 def test_a_partial_study_is_drawn_and_names_what_is_missing(finished):

@@ -18,6 +18,7 @@ RESULTS = f"results/{CONFIG.study}"
 CORPUS = f"{STUDY.corpus}-v{STUDY.tokenizer.vocab_size}"
 DATA = f"results/data/{CORPUS}"
 SOURCES = f"results/data/sources/{CORPUS}.json"
+MEASURED = ("validation.csv", "validation_docs.parquet")
 FIGURE_TYPES = ("pdf", "svg", "png", "csv")
 TABLE_TYPES = ("csv", "tex")
 
@@ -54,8 +55,8 @@ def untrained_needs_data(wildcards):
 
 def unmeasured_needs_data(wildcards):
     """The same for the evaluation of a run."""
-    done = Path(f"{RESULTS}/runs/{wildcards.run}/validation.csv").exists()
-    return [] if done else [f"{DATA}/manifest.json"]
+    made = [Path(f"{RESULTS}/runs/{wildcards.run}/{name}") for name in MEASURED]
+    return [] if all(path.exists() for path in made) else [f"{DATA}/manifest.json"]
 
 
 def missing(picked):
@@ -76,7 +77,7 @@ def files_of(picked, *names):
 def run_files():
     """What `all` asks of each run by name: Snakemake does not look for lost files behind a finished artifact."""
     picked = runs.union(runs.suites(CONFIG))
-    return files_of(picked, "run.json", "validation.csv", "validation_docs.parquet")
+    return files_of(picked, "run.json", *MEASURED)
 
 
 def artifact_files(registry, folder, types):

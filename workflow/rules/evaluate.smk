@@ -7,8 +7,7 @@ rule evaluate:
         unmeasured_needs_data,
         run="<results>/runs/{run}/run.json",
     output:
-        "<results>/runs/{run}/validation.csv",
-        "<results>/runs/{run}/validation_docs.parquet",
+        expand("<results>/runs/{{run}}/{name}", name=MEASURED),
     log:
         "<logs>/evaluate/{run}.log",
     conda:

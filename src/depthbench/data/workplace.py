@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from depthbench.errors import UserError
+from depthbench.files import disk_error
 
 
 @contextmanager
@@ -37,8 +37,7 @@ def workplace(target: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(private, ignore_errors=True)
     except OSError as error:
-        problem = f"{error.filename or target}: {error.strerror or error}"
-        raise UserError("E-DISK", f"{problem}; make room or check the rights, then run again") from error
+        raise disk_error(error, target) from error
 
 
 def replace_folder(new: Path, target: Path, scratch: Path) -> None:

@@ -8,6 +8,7 @@ import pandas as pd
 from depthbench import device, files, loading
 from depthbench.data import tokenizer
 from depthbench.data.loader import Heldout, manifest
+from depthbench.errors import UserError
 from depthbench.evaluate import validation
 
 RESAMPLES = 1000  # of the interval in validation.csv; tables use the study's own number
@@ -41,7 +42,8 @@ def evaluate(folder: Path, data: Path | None = None) -> tuple[pd.DataFrame, bool
     """
     with files.disk_errors():
         record = loading.record(folder)
-        data = data or Path(record["data"])
+        own = loading.data_of(folder, record)
+        data = data or own
         heldout = Heldout(data, record["spec"]["sequence_length"])
         keys = run_keys(record) | {"data_id": manifest(data)["data_id"]}
         documents = _documents(folder, data, heldout) if record["status"] == "ok" else None
@@ -57,12 +59,16 @@ def evaluate(folder: Path, data: Path | None = None) -> tuple[pd.DataFrame, bool
             "unigram_entropy": manifest(data)["heldout_unigram_entropy"],
         }
         summary = pd.DataFrame([keys | {name: found.get(name) for name in columns}])
-        own = keys["data_id"] == record["data_id"]
-        if own:
+        written = keys["data_id"] == record["data_id"]
+        if not written and data == own:
+            raise UserError(
+                "E-RUN", f"{folder}: trained on other texts than {own} holds now; remove the folder and train again"
+            )
+        if written:
             with files.published(folder / "validation_docs.parquet") as part:
                 documents.assign(**keys)[[*keys, *documents.columns]].to_parquet(part)
             files.write_text(folder / "validation.csv", summary.to_csv(index=False))
-    return summary, own
+    return summary, written
 
 
 def _documents(folder: Path, data: Path, heldout: Heldout) -> pd.DataFrame:

@@ -43,6 +43,16 @@ class ModelConfig:
     attnres_eps: float = DERIVED  # norm_eps
     hc_readout: str = "sum_then_norm"
 
+    @classmethod
+    def read(cls, values: dict[str, Any]) -> "ModelConfig":
+        """Return the configuration of plain values, as a spec holds them; raises UserError E-CONFIG."""
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(values) - known):
+            raise UserError("E-CONFIG", f"model: unknown {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+        if lacking := [key for key in ("design", "d_model", "n_layers", "n_heads") if key not in values]:
+            raise UserError("E-CONFIG", f"model: {', '.join(lacking)} missing; give them")
+        return cls(**values)
+
     def __post_init__(self) -> None:
         self._check_values()
         derived = {
