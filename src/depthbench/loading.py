@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 
 from depthbench import files
 from depthbench.data import tokenizer
+from depthbench.data.loader import manifest
 from depthbench.errors import UserError
 from depthbench.model import ModelConfig, build_model
 from depthbench.model.backbone import Model
@@ -68,6 +69,6 @@ def load(folder: str | Path, data: str | Path | None = None) -> Loaded:
     config = ModelConfig.read(found["spec"]["model"])
     model = build_model(config)
     model.load_state_dict(load_file(weights))
-    return Loaded(
-        model.eval(), config, tokenizer.load((Path(data) if data else data_of(folder, found)) / "tokenizer.json"), found
-    )
+    prepared = Path(data) if data else data_of(folder, found)
+    manifest(prepared)
+    return Loaded(model.eval(), config, tokenizer.load(prepared / "tokenizer.json"), found)

@@ -210,7 +210,7 @@ def test_a_run_is_found_from_anywhere_and_read_by_everybody(prepared, tmp_path, 
 def test_a_requeued_job_whose_spec_changed_refuses(prepared, tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     train.train(prepared.spec(steps=2), prepared.folder, tmp_path, 4, 600.0)
-    with pytest.raises(train.UserError, match="E-RESUME .*job 12 began with another spec"):
+    with pytest.raises(train.UserError, match=r"E-RESUME .*job 12 began with another spec"):
         train.train(prepared.spec(steps=3), prepared.folder, tmp_path, 4, 600.0)
     assert loading.record(tmp_path)["step"] == 2
     monkeypatch.setenv("SLURM_JOB_ID", "13")
