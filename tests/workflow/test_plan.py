@@ -2,8 +2,13 @@
 
 import pytest
 
-MICRO = {"fetch": 1, "prepare": 1, "train": 4, "evaluate": 4, "losses": 1, "validation_loss": 1, "all": 1}
-TINY = {"fetch": 1, "prepare": 1, "train": 20, "evaluate": 20, "losses": 1, "validation_loss": 1, "all": 1}
+ALWAYS = ("suites", "shapes_main", "learning_rates", "losses", "depth_trend", "paired", "contamination", "run_costs")
+MICRO = {"fetch": 1, "prepare": 1, "train": 4, "evaluate": 4, "validation_loss": 1, "all": 1} | dict.fromkeys(ALWAYS, 1)
+TINY = (
+    MICRO
+    | {"train": 20, "evaluate": 20}
+    | dict.fromkeys(("shapes_backbone", "shapes_ladder", "lr_audit", "seed_noise", "lr_sweep"), 1)
+)
 
 
 @pytest.mark.parametrize(("study", "jobs"), [("micro", MICRO), ("tiny", TINY)])
@@ -17,6 +22,25 @@ def test_a_figure_by_name_needs_its_own_runs_only(checkout):
     shapes = {"d52-l4", "d40-l8", "d28-l16"}
     main = {f"{d}/t-{s}/lr1e-2-s0" for d in ("preln", "hc", "attnres_full") for s in shapes}
     assert set(runs) == main | {"preln/t-d56-l4/lr1e-2-s0", "hc/t-d56-l4/lr1e-2-s0"}
+
+
+@pytest.mark.parametrize(
+    ("name", "n_runs"),
+    [
+        ("suites", 0),
+        ("shapes_main", 0),
+        ("contamination", 0),
+        ("learning_rates", 4),
+        ("lr_sweep", 4),
+        ("seed_noise", 6),
+        ("lr_audit", 10),
+    ],
+)
+def test_a_table_by_name_needs_what_it_reads_and_no_more(checkout, name, n_runs):
+    """The sweep is four runs, the seeds are six; tables of the configuration need no run at all."""
+    jobs, runs = checkout.plan(name, "--config", "study=tiny")
+    assert (len(runs), jobs[name]) == (n_runs, 1)
+    assert ("prepare" in jobs) == (n_runs > 0 or name == "contamination")
 
 
 @pytest.mark.parametrize(
@@ -82,6 +106,13 @@ def test_an_artifact_without_runs_says_why(checkout):
     assert "E-STUDY validation_loss: study micro declares none of its runs (suites: main, backbone)" in (
         done.stdout + done.stderr
     )
+
+
+def test_a_table_of_a_suite_that_the_study_lacks_says_why(checkout):
+    done = checkout.call("snakemake", "-n", "shapes_large", "--config", "study=tiny")
+    assert done.returncode == 1
+    line = "E-STUDY shapes_large: study tiny declares none of its runs (suites: large)"
+    assert line in done.stdout + done.stderr
 
 
 def test_rules_are_listed_with_their_texts(checkout):
