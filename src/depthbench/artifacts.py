@@ -5,25 +5,22 @@ by `run_id`, the run's path below `results/`; a learning rate is the tag in it (
 """
 
 import importlib
-import io
-import math
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 
 from depthbench import files as disk
 from depthbench import runs
 from depthbench.config import Family
 from depthbench.errors import UserError
+from depthbench.readers import COLUMNS, OF_THE_DATA, READERS
 
 # Designs are shown in the paper's order, a user's own after those of its family.
 DESIGNS = (
@@ -31,17 +28,8 @@ DESIGNS = (
     *("attnres_full", "attnres_block", "moda", "moda_postln"),
 )
 
-# The columns that artifacts use, and their types. A diverged run has no loss and no documents.
-COLUMNS = {
-    "run.json": dict.fromkeys(("run_id", "status", "commit"), "str")
-    | dict.fromkeys(("step", "tokens", "n_params"), "int64")
-    | {"mixed_commit": "bool"},
-    "validation.csv": dict.fromkeys(("run_id", "data_id", "status"), "str")
-    | dict.fromkeys(("loss", "loss_upstream", "bits_per_byte", "unigram_entropy"), "float64"),
-    "validation_docs.parquet": dict.fromkeys(("run_id", "doc_key", "origin"), "str")
-    | {"n_tokens": "int64", "nll_sum": "float64"},
-}
-ARROW = {"str": pa.string(), "int64": pa.int64(), "float64": pa.float64()}
+RUN_COLUMNS = ["run_id", "suites", "design", "label", "scale", "n_layers", "d_model", "aspect_ratio", "lr", "seed"]
+PLAN = ("model", "steps", "tokens", "lr", "seed", "declared_lr")
 
 
 @dataclass(frozen=True)
@@ -49,7 +37,9 @@ class ArtifactSpec:
     """What a table or figure shows; the workflow writes it as JSON.
 
     `runs` are all runs of the artifact with their suites, those of `missing` included; `files` are the files
-    that each of the others has; `labels` are the name for people and the family of each design.
+    that each of the others has; `labels` are the name for people and the family of each design. `plans` say
+    what the configuration holds of a run, missing or not: `model` (arguments of `ModelConfig`), `steps`,
+    `tokens`, `lr`, `seed`, and `declared_lr`, the rate declared for its design at its scale.
     """
 
     kind: Literal["table", "figure"]
@@ -60,16 +50,20 @@ class ArtifactSpec:
     files: tuple[str, ...]
     bootstrap: PositiveInt
     labels: dict[str, tuple[str, Family]]
+    plans: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raise ValueError where the parts do not fit each other."""
-        for path in self.runs:
+        for path in (*self.runs, *self.plans):
             if (design := runs.parse(path).design) not in self.labels:
                 raise ValueError(f"labels has no entry for design {design!r}")
         if strangers := [path for path in self.missing if path not in self.runs]:
             raise ValueError(f"missing names {strangers[0]!r}, which runs does not")
         if unknown := [name for name in self.files if name not in COLUMNS]:
             raise ValueError(f"files names {unknown[0]!r}; known: {', '.join(COLUMNS)}")
+        for path, plan in self.plans.items():
+            if lacking := [key for key in PLAN if key not in plan]:
+                raise ValueError(f"the plan of {path!r} has no {lacking[0]}")
 
     @classmethod
     def from_json(cls, text: str) -> "ArtifactSpec":
@@ -88,6 +82,12 @@ class ArtifactSpec:
     def present(self) -> list[str]:
         """Paths of the runs that have files."""
         return [path for path in self.runs if path not in self.missing]
+
+    def plan(self, path: str) -> dict[str, Any]:
+        """Return the plan of a run; raises UserError E-SPEC if there is none."""
+        if path not in self.plans:
+            raise UserError("E-SPEC", f"plans: no entry for {path!r}; give what the configuration holds of it")
+        return self.plans[path]
 
     @property
     def designs(self) -> list[str]:
@@ -130,7 +130,7 @@ def runs_frame(spec: ArtifactSpec) -> pd.DataFrame:
         for path in sorted(spec.runs, key=rank)
         for run in [parsed[path]]
     ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=RUN_COLUMNS)
 
 
 def run_id(spec: ArtifactSpec, path: str) -> str:
@@ -141,20 +141,21 @@ def run_id(spec: ArtifactSpec, path: str) -> str:
 def read(files: Iterable[Path], spec: ArtifactSpec) -> dict[str, pd.DataFrame]:
     """Read the runs' files: "validation" from all validation.csv, and so on, with the types of `COLUMNS`.
 
-    `run_id` joins them to `runs_frame`; a missing run has no rows.
+    `run_id` joins them to `runs_frame`; a missing run has no rows. "manifest" is of the prepared data.
 
     Raises:
         UserError: E-RUN, for a file that is missing, cut short, lacks a column, belongs to another run than
             its path says, or was measured on other data than the rest.
     """
     given = {_owner(path, spec): path for path in files}
-    absent = [f"{path}/{name}" for path in spec.present for name in spec.files if (path, name) not in given]
+    owners = {name: [""] if name in OF_THE_DATA else spec.present for name in spec.files}
+    absent = [f"{path}/{name}".lstrip("/") for name in spec.files for path in owners[name] if (path, name) not in given]
     if absent:
         what = "not among the files given; add it, or list its run as missing"
         raise UserError("E-RUN", *(f"{file}: {what}" for file in absent))
     frames = {}
     for name in spec.files:
-        parts = [_read_one(given[path, name], name, run_id(spec, path)) for path in spec.present]
+        parts = [_read_one(given[path, name], name, run_id(spec, path)) for path in owners[name]]
         # An artifact whose runs are all missing has typed frames, too.
         none = pd.DataFrame(columns=list(COLUMNS[name])).astype(COLUMNS[name])
         frames[Path(name).stem] = pd.concat(parts, ignore_index=True) if parts else none
@@ -165,6 +166,8 @@ def read(files: Iterable[Path], spec: ArtifactSpec) -> dict[str, pd.DataFrame]:
 
 def _owner(path: Path, spec: ArtifactSpec) -> tuple[str, str]:
     run, name = "/".join(path.parts[-4:-1]), path.name
+    if name in spec.files and name in OF_THE_DATA:
+        return "", name
     if name not in spec.files or run not in spec.present:
         raise UserError("E-RUN", f"{path}: not a file of the runs that this artifact shows; leave it out")
     return run, name
@@ -172,82 +175,17 @@ def _owner(path: Path, spec: ArtifactSpec) -> tuple[str, str]:
 
 def _read_one(path: Path, name: str, expected: str) -> pd.DataFrame:
     try:
-        frame = READERS[name](path)[list(COLUMNS[name])].astype(COLUMNS[name])
+        frame = READERS[name](path)
+        frame = frame if "run_id" in frame else frame.assign(run_id=expected)  # the path alone tells
         if (strangers := frame["run_id"][frame["run_id"] != expected]).size:
             raise ValueError(f"it belongs to {strangers.iloc[0]!r}")
+        frame = frame[list(COLUMNS[name])].astype(COLUMNS[name])
     except OSError as error:
         raise UserError("E-RUN", f"{path}: {error.strerror or error}; run snakemake again") from error
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise UserError("E-RUN", f"{path}: {reason}; remove it and run snakemake again") from error
     return frame
-
-
-def _read_validation(path: Path) -> pd.DataFrame:
-    text = path.read_text(encoding="utf-8")
-    types = COLUMNS["validation.csv"]
-    if not text.endswith("\n"):
-        raise ValueError("it is cut short")
-    # Without this a data_id such as "NA" would be read as missing.
-    empty = {column: [""] for column, kind in types.items() if kind == "float64"}
-    frame = pd.read_csv(io.StringIO(text), dtype=types, usecols=list(types), keep_default_na=False, na_values=empty)
-    if len(frame) != 1:
-        raise ValueError(f"it has {len(frame)} rows, must have one")
-    row = frame.iloc[0]
-    if row["status"] not in ("ok", "diverged"):
-        raise ValueError(f"status is {row['status']!r}, must be ok or diverged")
-    if row["status"] == "ok" and (bad := [c for c in empty if not math.isfinite(row[c])]):
-        raise ValueError(f"{bad[0]} is {row[bad[0]]} though status is ok")
-    return frame
-
-
-def _read_docs(path: Path) -> pd.DataFrame:
-    types = COLUMNS["validation_docs.parquet"]
-    with path.open("rb") as file:
-        table = pq.read_table(file)
-    if lacking := [column for column in types if column not in table.column_names]:
-        raise ValueError(f"it has no column {lacking[0]}")
-    table = table.select(list(types)).cast(pa.schema({column: ARROW[kind] for column, kind in types.items()}))
-    if any(column.null_count for column in table.columns):
-        raise ValueError("it has empty values")
-    return table.to_pandas()
-
-
-@dataclass(frozen=True)
-class _Leg:
-    commit: str | None
-    dirty: bool | None
-
-
-@dataclass(frozen=True)
-class _Record:
-    run_id: str
-    status: Literal["ok", "diverged"]
-    step: int
-    tokens: int
-    n_params: int
-    legs: list[_Leg]
-
-
-def _read_record(path: Path) -> pd.DataFrame:
-    try:
-        record = TypeAdapter(_Record).validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))} {first['msg']}") from None
-    commits = [(leg.commit or "unknown")[:7] + ("-dirty" if leg.dirty else "") for leg in record.legs]
-    row = {column: getattr(record, column) for column in ("run_id", "status", "step", "tokens", "n_params")}
-    row["commit"] = ", ".join(dict.fromkeys(commits))
-    # No single commit gives this run again: its legs differ, or ran code that no commit holds.
-    row["mixed_commit"] = len(set(commits)) > 1 or any(leg.dirty or not leg.commit for leg in record.legs)
-    return pd.DataFrame([row])
-
-
-READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
-    "run.json": _read_record,
-    "validation.csv": _read_validation,
-    "validation_docs.parquet": _read_docs,
-}
 
 
 def _check_same_data(validation: pd.DataFrame) -> None:

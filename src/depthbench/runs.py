@@ -5,6 +5,7 @@ No torch here: a dry-run imports this module.
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -208,10 +209,14 @@ def dumps(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Pick:
-    """The runs of one suite that an artifact needs; no designs: all of them."""
+    """The runs of one suite that an artifact needs; no designs: all of them.
+
+    Without `files` it shows what is planned for them (shape, rate, tokens) and reads no result.
+    """
 
     suite: str
     designs: tuple[str, ...] = ()
+    files: bool = True
 
 
 def select(config: Config, picks: list[Pick]) -> list[Run]:
@@ -223,14 +228,26 @@ def select(config: Config, picks: list[Pick]) -> list[Run]:
     return sorted(found, key=lambda run: run.path)
 
 
-def artifact_spec(config: Config, kind: str, name: str, files: list[str], picked: list[Run], missing: list[str]) -> str:
-    """Return what a table or figure shows, as JSON: its runs with their suites, and the numbers it reads."""
+def artifact_spec(
+    config: Config,
+    kind: str,
+    name: str,
+    files: list[str],
+    picked: list[Run],
+    missing: list[str],
+    planned: Sequence[Run] = (),
+) -> str:
+    """Return what a table or figure shows, as JSON: its runs with their suites, and the numbers it reads.
+
+    Of the runs `planned` it has the plan only.
+    """
     member: dict[str, list[str]] = {run.path: [] for run in picked}
     for suite, members in sorted(suites(config).items()):
         for run in members:
             if run.path in member:
                 member[run.path].append(suite)
-    used = {run.design for run in picked}
+    shown = sorted({*picked, *planned}, key=lambda run: run.path)
+    used = {run.design for run in shown}
     return dumps(
         {
             "kind": kind,
@@ -241,5 +258,19 @@ def artifact_spec(config: Config, kind: str, name: str, files: list[str], picked
             "files": files,
             "bootstrap": config.studies[config.study].bootstrap,
             "labels": {n: [d.label, d.family] for n, d in config.designs.items() if n in used},
+            "plans": {run.path: plan(config, run) for run in shown},
         }
     )
+
+
+def plan(config: Config, run: Run) -> dict[str, Any]:
+    """Return what the configuration says of a run: model, budget, and the declared rate of its design."""
+    full = json.loads(spec(config, run))
+    return {
+        "model": full["model"],
+        "steps": full["steps"],
+        "tokens": full["steps"] * full["batch_sequences"] * full["sequence_length"],
+        "lr": run.lr,
+        "seed": run.seed,
+        "declared_lr": lookup_rate(config, run.scale, run.design),
+    }

@@ -46,13 +46,25 @@ def bootstrap_ratio(
     All three have one entry per unit. Models whose units stand in the same order get the same resamples.
     Fewer than 5 units give (nan, nan).
     """
-    num, den = np.asarray(numerator, np.float64), np.asarray(denominator, np.float64)
+    ratios = resampled_ratios(np.asarray(numerator)[None], denominator, strata, resamples, seed)
+    lo, hi = np.percentile(ratios[:, 0], PERCENTILES)
+    return float(lo), float(hi)
+
+
+def resampled_ratios(
+    numerators: ArrayLike, denominator: ArrayLike, strata: ArrayLike, resamples: int, seed: int = 0
+) -> NDArray[np.float64]:
+    """Return sum(numerator) / sum(denominator) of each model in each resample, (resamples, models).
+
+    `numerators` (models, units); the other two have one entry per unit. A row holds one draw of the units for
+    all models, so a difference within it is paired. Fewer than 5 units give nan.
+    """
+    num, den = np.asarray(numerators, np.float64), np.asarray(denominator, np.float64)
     names, stratum = np.unique(np.asarray(strata, str), return_inverse=True)
-    assert num.shape == den.shape == stratum.shape, "one entry per unit"
-    if num.size < MIN_UNITS:
-        return float("nan"), float("nan")
+    assert num.shape[1:] == den.shape == stratum.shape, "one entry per unit"
+    if den.size < MIN_UNITS:
+        return np.full((resamples, len(num)), np.nan)
     order = np.argsort(stratum, kind="stable")
     sizes = tuple(np.bincount(stratum, minlength=len(names)).tolist())
-    sums = resample_counts(sizes, resamples, seed) @ np.stack([num, den], axis=1)[order]
-    lo, hi = np.percentile(sums[:, 0] / sums[:, 1], PERCENTILES)
-    return float(lo), float(hi)
+    sums = resample_counts(sizes, resamples, seed) @ np.vstack([num, den]).T[order]
+    return sums[:, :-1] / sums[:, -1:]

@@ -25,8 +25,8 @@ FILES = ("run.json", "validation.csv", "validation_docs.parquet")
 TINY = ((4, 52), (8, 40), (16, 28))
 
 
-def path(design, shape, lr="1e-2", seed=0):
-    return f"{design}/t-d{shape[1]}-l{shape[0]}/lr{lr}-s{seed}"
+def path(design, shape, lr="1e-2", seed=0, scale="t"):
+    return f"{design}/{scale}-d{shape[1]}-l{shape[0]}/lr{lr}-s{seed}"
 
 
 class Study:
@@ -35,6 +35,9 @@ class Study:
     def __init__(self, root, name="tiny"):
         self.root, self.name = root, name
         self.runs, self.missing, self.files = {}, [], []
+        self.declared = {}  # design -> rate, 1e-2 for the others
+        self.model = {"n_heads": 2, "vocab_size": 512}
+        self.steps = {}  # scale -> steps, 100 for the others
 
     def add(self, run, suites=("main",), loss=4.5, spread=0.0, status="ok", legs=(("a" * 40, False),)):
         """Half of the documents have `loss - spread` [nats/token], the other half `loss + spread`."""
@@ -82,9 +85,31 @@ class Study:
             "tokens": 102400,
             "n_params": 186368,
         }
-        record["legs"] = [{"from_step": 0, "commit": commit, "dirty": dirty} for commit, dirty in legs]
+        leg = {"to_step": 100, "seconds": 8.5, "device": "cpu: x86_64", "kernels": "eager", "threads": 1, "host": "vm"}
+        record["legs"] = [leg | {"from_step": 0, "commit": commit, "dirty": dirty} for commit, dirty in legs]
         (folder / "run.json").write_text(json.dumps(record | {"data_id": "12e5", "spec": {"lr": 0.01}}))
+        step = {"loss": loss if ok else None, "tokens_per_s": 2048.0, "memory_bytes": 10**9}
+        steps = [json.dumps(step | {"step": i, "tokens": 1024 * i}) for i in range(1, 101)]
+        (folder / "metrics.jsonl").write_text("\n".join(steps) + "\n")
         self.files += [folder / name for name in FILES]
+
+    def plan(self, run):
+        """What `runs.artifact_spec` says of a run; a step has 1024 tokens."""
+        parsed = runs.parse(run)
+        shape = {"design": parsed.design, "d_model": parsed.d_model, "n_layers": parsed.n_layers}
+        steps = self.steps.get(parsed.scale, 100)
+        return {
+            "model": shape | self.model,
+            "steps": steps,
+            "tokens": 1024 * steps,
+            "lr": parsed.lr,
+            "seed": parsed.seed,
+            "declared_lr": self.declared.get(parsed.design, "1e-2"),
+        }
+
+    def only(self, *names):
+        """The paths of some files of each run."""
+        return [file for file in self.files if file.name in names]
 
     def file(self, run, name):
         return self.root / "results" / self.name / "runs" / run / name
@@ -101,6 +126,7 @@ class Study:
             "version": 1,
             "bootstrap": 50,
             "labels": {design: label for design, label in LABELS.items() if design in used},
+            "plans": {run: self.plan(run) for run in self.runs},
         }
         return json.dumps(spec | changes, sort_keys=True)
 

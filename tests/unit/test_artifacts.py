@@ -48,6 +48,8 @@ def test_spec_is_read_from_json(study):
         ({"labels": {"preln": ["Pre-LN", "base"], "hc": ["HC", "norm"]}}, "labels.preln.1"),
         ({"files": ["weights.bin"]}, "weights.bin"),
         ({"bootstrap": 0}, "bootstrap"),
+        ({"plans": {RUN: {"steps": 1}}}, f"the plan of {RUN!r} has no model"),
+        ({"plans": {path("keel", TINY[0]): {}}}, "'keel'"),
     ],
 )
 def test_bad_spec_is_one_line(study, changes, word):

@@ -140,6 +140,21 @@ def test_an_artifact_names_the_suites_of_its_runs(raw):
         "preln/t-d40-l8/lr1e-2-s0": ["backbone", "main", "seeds"],
         "preln/t-d28-l16/lr1e-2-s0": ["backbone", "main", "sweep"],
     }
+    plan = spec["plans"]["preln/t-d28-l16/lr1e-2-s0"]
+    assert plan == {
+        "model": json.loads(runs.spec(loaded, runs.parse("preln/t-d28-l16/lr1e-2-s0")))["model"],
+        "steps": 120, "tokens": 120 * 8 * 128, "lr": "1e-2", "seed": 0, "declared_lr": "1e-2",
+    }  # fmt: skip
+
+
+def test_a_plan_needs_no_run_and_knows_the_declared_rate(raw):
+    """Of planned runs an artifact has the plan and no files; a sweep's rate is not the declared one."""
+    loaded = config.load({**raw, "study": "tiny"})
+    swept = runs.parse("preln/t-d28-l16/lr25e-4-s0")
+    spec = json.loads(runs.artifact_spec(loaded, "table", "t", [], [], [], [swept]))
+    assert spec["runs"] == {}
+    assert list(spec["labels"]) == ["preln"]
+    assert [spec["plans"][swept.path][key] for key in ("lr", "declared_lr")] == ["25e-4", "1e-2"]
 
 
 def test_planning_imports_neither_torch_nor_pandas():

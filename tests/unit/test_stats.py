@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from depthbench.stats import bootstrap_ratio, resample_counts
+from depthbench.stats import bootstrap_ratio, resample_counts, resampled_ratios
 
 
 def documents(n, seed):
@@ -99,3 +99,15 @@ def test_memory_for_ten_thousand_documents():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 90e6
+
+
+def test_models_share_their_resamples():
+    """A model that is worse by 0.25 on every unit is so in every resample; equal models are equal in each."""
+    nll, predictions = documents(40, seed=2)
+    strata = ["b"] * 25 + ["a"] * 15
+    ratios = resampled_ratios([nll, nll + 0.25 * predictions, nll], predictions, strata, 60)
+    assert ratios.shape == (60, 3)
+    np.testing.assert_allclose(ratios[:, 1] - ratios[:, 0], 0.25, rtol=1e-9)
+    assert (ratios[:, 2] == ratios[:, 0]).all()
+    assert tuple(np.percentile(ratios[:, 0], [2.5, 97.5])) == bootstrap_ratio(nll, predictions, strata, 60)
+    assert np.isnan(resampled_ratios([nll[:4]], predictions[:4], strata[:4], 3)).all()

@@ -5,14 +5,24 @@ from pathlib import Path
 import pytest
 import yaml
 
-DESIGNS = yaml.safe_load((Path(__file__).parents[2] / "config.yaml").read_text())[
-    "designs"
-]  # own ones are counted, too
+# Designs that `designs: all` means; one of one's own is counted, too.
+DESIGNS = [
+    name
+    for name, design in yaml.safe_load((Path(__file__).parents[2] / "config.yaml").read_text())["designs"].items()
+    if "residual" not in design
+]
+ALWAYS = (
+    *("suites", "shapes_main", "learning_rates", "losses", "depth_trend", "paired", "contamination", "run_costs"),
+    "validation_loss",
+)
+SWEPT = ("shapes_backbone", "shapes_ladder", "lr_audit", "seed_noise", "lr_sweep")
 
 
-@pytest.mark.parametrize(("study", "runs"), [("micro", 4), ("tiny", 3 * len(DESIGNS) + 11)])
-def test_job_counts(checkout, study, runs):
-    jobs = {"fetch": 1, "prepare": 1, "train": runs, "evaluate": runs, "losses": 1, "validation_loss": 1, "all": 1}
+@pytest.mark.parametrize(
+    ("study", "runs", "artifacts"), [("micro", 4, ALWAYS), ("tiny", 3 * len(DESIGNS) + 16, ALWAYS + SWEPT)]
+)
+def test_job_counts(checkout, study, runs, artifacts):
+    jobs = {"fetch": 1, "prepare": 1, "train": runs, "evaluate": runs, "all": 1} | dict.fromkeys(artifacts, 1)
     assert checkout.plan("--config", f"study={study}")[0] == jobs
 
 
@@ -22,6 +32,25 @@ def test_a_figure_by_name_needs_its_own_runs_only(checkout):
     shapes = {"d52-l4", "d40-l8", "d28-l16"}
     main = {f"{d}/t-{s}/lr1e-2-s0" for d in ("preln", "hc", "attnres_full") for s in shapes}
     assert set(runs) == main | {"preln/t-d56-l4/lr1e-2-s0", "hc/t-d56-l4/lr1e-2-s0"}
+
+
+@pytest.mark.parametrize(
+    ("name", "n_runs"),
+    [
+        ("suites", 0),
+        ("shapes_main", 0),
+        ("contamination", 0),
+        ("learning_rates", 4),
+        ("lr_sweep", 4),
+        ("seed_noise", 6),
+        ("lr_audit", 10),
+    ],
+)
+def test_a_table_by_name_needs_what_it_reads_and_no_more(checkout, name, n_runs):
+    """The sweep is four runs, the seeds are six; tables of the configuration need no run at all."""
+    jobs, runs = checkout.plan(name, "--config", "study=tiny")
+    assert (len(runs), jobs[name]) == (n_runs, 1)
+    assert ("prepare" in jobs) == (n_runs > 0 or name == "contamination")
 
 
 @pytest.mark.parametrize(
@@ -90,6 +119,13 @@ def test_an_artifact_without_runs_says_why(checkout):
     assert "E-STUDY validation_loss: study micro declares none of its runs (suites: main, backbone)" in (
         done.stdout + done.stderr
     )
+
+
+def test_a_table_of_a_suite_that_the_study_lacks_says_why(checkout):
+    done = checkout.call("snakemake", "-n", "shapes_large", "--config", "study=tiny")
+    assert done.returncode == 1
+    line = "E-STUDY shapes_large: study tiny declares none of its runs (suites: large)"
+    assert line in done.stdout + done.stderr
 
 
 def test_rules_are_listed_with_their_texts(checkout):

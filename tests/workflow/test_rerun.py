@@ -61,13 +61,19 @@ def test_a_changed_rate_trains_its_runs(finished):
 
 def test_resamples_redraw_and_measure_nothing(finished):
     jobs, _ = finished.plan(*MICRO, "studies={micro: {bootstrap: 30}}")
-    assert jobs == {"losses": 1, "validation_loss": 1, "all": 1}
+    assert {"losses", "paired", "depth_trend", "validation_loss"} <= set(jobs)
+    assert not {"prepare", "train", "evaluate"} & set(jobs)
 
 
 def test_lost_data_trains_nothing(finished):
     data = finished.folder / "results/data"
     data.rename(data.with_name("gone"))
     assert "Nothing to be done" in finished.snakemake("-n", *MICRO)
+    table = finished.folder / "results/micro/tables/contamination.csv"
+    table.rename(table.with_suffix(".aside"))
+    jobs, _ = finished.plan(*MICRO)  # the manifest is this table's only source
+    assert jobs == {"fetch": 1, "prepare": 1, "contamination": 1, "all": 1}
+    table.with_suffix(".aside").rename(table)
     data.with_name("gone").rename(data)
 
 
@@ -88,6 +94,11 @@ def test_a_partial_study_is_drawn_and_names_what_is_missing(finished):
     finished.snakemake("-c2", *MICRO, "partial=true")
     table = (finished.folder / "results/micro/tables/losses.csv").read_text()
     assert sum(",missing," in line and PRELN in line for line in table.splitlines()) == 1
+    trend, pairs = ((finished.folder / f"results/micro/tables/{n}.csv").read_text() for n in ("depth_trend", "paired"))
+    assert "L4 d16 missing" in trend
+    assert "reference missing" in pairs
+    costs = (finished.folder / "results/micro/tables/run_costs.csv").read_text()
+    assert sum(",missing," in line and PRELN in line for line in costs.splitlines()) == 1
     drawn = (finished.folder / "results/micro/figures/validation_loss.svg").read_text()
     report = finished.call("make", "report", "STUDY=micro", "READY=")
     assert report.returncode == 0, report.stdout + report.stderr

@@ -74,6 +74,15 @@ def files_of(picked, *names):
     ]
 
 
+def declared(picks):
+    """Whether the study declares something of an artifact; one without picks shows the data."""
+    return not picks or bool(runs.select(CONFIG, picks))
+
+
+def of_runs(names):
+    return [name for name in names if name != "manifest.json"]
+
+
 def run_files():
     """What `all` asks of each run by name: Snakemake does not look for lost files behind a finished artifact."""
     picked = runs.union(runs.suites(CONFIG))
@@ -85,7 +94,7 @@ def artifact_files(registry, folder, types):
     return [
         f"{RESULTS}/{folder}/{name}.{t}"
         for name, (_, _, picks) in registry.items()
-        if runs.select(CONFIG, picks)
+        if declared(picks)
         for t in types
     ]
 
@@ -93,12 +102,20 @@ def artifact_files(registry, folder, types):
 def artifact_input(registry, name):
     """Files of the runs that an artifact reads, or one line that says why it cannot be made."""
     _, names, picks = registry[name]
-    picked = runs.select(CONFIG, picks)
-    if not picked:
+    if not declared(picks):
         suites = ", ".join(pick.suite for pick in picks)
         line = f"E-STUDY {name}: study {CONFIG.study} declares none of its runs (suites: {suites})"
         return lambda wildcards: refuse(line)
-    return files_of(picked, *names)
+    return files_of(runs_read(picks), *of_runs(names))
+
+
+def runs_read(picks):
+    return runs.select(CONFIG, [pick for pick in picks if pick.files])
+
+
+def artifact_data(registry, name):
+    """The manifest of the prepared data, where an artifact shows it."""
+    return [f"{DATA}/manifest.json"] if "manifest.json" in registry[name][1] else []
 
 
 def refuse(line):
@@ -107,12 +124,15 @@ def refuse(line):
 
 def artifact_spec(registry, kind, name):
     _, names, picks = registry[name]
-    picked = runs.select(CONFIG, picks)
-    return runs.artifact_spec(CONFIG, kind, name, names, picked, missing(picked))
+    lacking = artifact_missing(registry, name)
+    return runs.artifact_spec(
+        CONFIG, kind, name, names, runs_read(picks), lacking, runs.select(CONFIG, picks)
+    )
 
 
 def artifact_missing(registry, name):
-    return missing(runs.select(CONFIG, registry[name][2]))
+    _, names, picks = registry[name]
+    return missing(runs_read(picks)) if of_runs(names) else []
 
 
 def request(key):

@@ -8,6 +8,11 @@ FIGURES = {
         ["validation.csv", "validation_docs.parquet"],
         [Pick("main"), Pick("backbone")],
     ),
+    "lr_sweep": (
+        "Fig. 12: held-out loss [nats/token] over the peak learning rate, a line per shape, one seed; ring: best rate, square: best at the edge of its grid, dotted: declared rate; bars are 95 % intervals over documents: evaluation noise, not training noise.",
+        ["validation.csv", "validation_docs.parquet"],
+        [Pick("sweep")],
+    ),
 }
 
 for name, (text, _, _) in FIGURES.items():

@@ -1,9 +1,73 @@
 """Every table: name -> (what it shows, the run files it reads, the runs it needs)."""
 
+# The sweep is audited against the noise of the seeds; seeds alone are no sweep.
+SWEPT = [Pick("sweep"), Pick("seeds")] if "sweep" in STUDY.suites else [Pick("sweep")]
+SHAPES = [Pick(suite) for suite in ("main", "backbone", "ladder", "large")]
+
 TABLES = {
+    "suites": (
+        "Table 2: designs, shapes, tokens of a run and learning rates of each suite.",
+        [],
+        [Pick(suite) for suite in STUDY.suites],
+    ),
+    "shapes_main": (
+        "Table 3: shapes of the main suite and their sizes [parameters, without norm gains], compared with (24, 1024) or the middle one; true total: Pre-LN with its gains.",
+        [],
+        [Pick("main")],
+    ),
+    "shapes_backbone": (
+        "Table 7: shapes of the iso-backbone suite and their sizes [parameters, without norm gains], compared with (24, 1024) or the middle one.",
+        [],
+        [Pick("backbone")],
+    ),
+    "shapes_ladder": (
+        "Table 8: shapes of the scale ladder and their sizes [parameters, without norm gains], compared with the middle one of each scale.",
+        [],
+        [Pick("ladder")],
+    ),
+    "shapes_large": (
+        "Table 9: shapes of the large suite and their sizes [parameters, without norm gains], compared with the shallowest.",
+        [],
+        [Pick("large")],
+    ),
+    "learning_rates": (
+        "Table 4: declared learning rate of each design and scale, and the best of the sweep where there is one (one seed); a best rate at the edge of its grid is no optimum.",
+        ["validation.csv"],
+        [Pick("sweep"), *(Pick(suite, files=False) for suite in STUDY.suites)],
+    ),
     "losses": (
         "Held-out loss of every run [nats/token], with 95 % intervals over documents: evaluation noise, not training noise.",
         ["run.json", "validation.csv", "validation_docs.parquet"],
+        [Pick(suite) for suite in STUDY.suites],
+    ),
+    "lr_audit": (
+        "Is the declared learning rate the best of the sweep? Held-out loss [nats/token], one seed; the margin to the second best against the difference that one seed can resolve.",
+        ["validation.csv"],
+        SWEPT,
+    ),
+    "seed_noise": (
+        "Standard deviation of the held-out loss [nats/token] over seeds, pooled over the cells of a scale, and the smallest significant difference of two means (5 %, two-sided t).",
+        ["validation.csv"],
+        [Pick("seeds")],
+    ),
+    "depth_trend": (
+        "Slope of the held-out loss [nats/token per doubling of depth] at equal size, one seed, with 95 % intervals over documents: evaluation noise, not training noise.",
+        ["validation.csv", "validation_docs.parquet"],
+        SHAPES,
+    ),
+    "paired": (
+        "Differences of held-out loss [nats/token] on the same documents, one seed, with 95 % intervals over documents: evaluation noise, not training noise.",
+        ["validation.csv", "validation_docs.parquet"],
+        SHAPES,
+    ),
+    "contamination": (
+        "Items of the evaluation tasks that share 13 words in a row with a training document.",
+        ["manifest.json"],
+        [],
+    ),
+    "run_costs": (
+        "What each training took: tokens per second and step time [s] (medians), total time [s], peak memory [bytes], machine.",
+        ["run.json", "metrics.jsonl"],
         [Pick(suite) for suite in STUDY.suites],
     ),
 }
@@ -16,6 +80,7 @@ for name, (text, _, _) in TABLES.items():
             name
         input:
             runs=artifact_input(TABLES, name),
+            data=artifact_data(TABLES, name),
             code=f"src/depthbench/tables/{name}.py",
         output:
             csv=report(
@@ -35,7 +100,7 @@ for name, (text, _, _) in TABLES.items():
             missing=artifact_missing(TABLES, name),
             text=text,
         shell:
-            "python -m depthbench table {input.runs:q} --spec {params.spec:q} --out {output.csv:q} > {log:q} 2>&1"
+            "python -m depthbench table {input.runs:q} {input.data:q} --spec {params.spec:q} --out {output.csv:q} > {log:q} 2>&1"
 
     # A docstring is read as written (an f-string breaks under Python 3.12), so the registry's text is put in here.
     workflow.get_rule(name).docstring = text

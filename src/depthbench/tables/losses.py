@@ -9,9 +9,9 @@ The interval is a bootstrap over documents, stratified by origin, with the same 
 import numpy as np
 import pandas as pd
 
-from depthbench.artifacts import ArtifactSpec, runs_frame
-from depthbench.errors import UserError
-from depthbench.stats import bootstrap_ratio
+from depthbench.artifacts import ArtifactSpec
+from depthbench.stats import PERCENTILES
+from depthbench.tables._measured import measured, resampled
 
 FILES = ("run.json", "validation.csv", "validation_docs.parquet")
 PRINTED = {
@@ -47,24 +47,12 @@ def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
 
 
 def losses(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
-    """Return `runs_frame` with status (ok, diverged, missing), the held-out measures, the loss's interval.
+    """Return `measured` with the interval of each loss.
 
     Raises:
-        UserError: E-RUN for a run whose documents give another loss than its validation.csv.
+        UserError: E-RUN for a run whose documents are not those of its validation.csv, or of the other runs.
     """
-    table = runs_frame(spec).merge(frames["validation"], on="run_id", how="left", validate="1:1")
-    table["status"] = table["status"].fillna("missing")
-    docs = frames["validation_docs"].assign(n_predictions=lambda d: d["n_tokens"] - 1)
-    sums = docs.groupby("run_id")[["nll_sum", "n_predictions"]].sum()
-    from_docs = (sums["nll_sum"] / sums["n_predictions"]).reindex(table["run_id"])
-    if not (same := np.isclose(table["loss"], from_docs, rtol=1e-6, equal_nan=True)).all():
-        run_id = table["run_id"][~same].iloc[0]
-        problem = f"{run_id}: validation_docs.parquet and validation.csv are not of one evaluation"
-        raise UserError("E-RUN", f"{problem}; remove both and run snakemake again")
-    bounds = {
-        run_id: bootstrap_ratio(group["nll_sum"], group["n_predictions"], group["origin"], spec.bootstrap)
-        # In one order for all runs, so that they share their resamples.
-        for run_id, group in docs.sort_values(["origin", "doc_key"]).groupby("run_id")
-    }
-    pairs = [bounds.get(run_id, (np.nan, np.nan)) for run_id in table["run_id"]]
-    return table.assign(loss_lo=[lo for lo, _ in pairs], loss_hi=[hi for _, hi in pairs])
+    samples = resampled(frames, spec)
+    bounds = np.percentile(samples, PERCENTILES, axis=0)
+    intervals = pd.DataFrame(bounds.T, columns=["loss_lo", "loss_hi"], index=samples.columns)
+    return measured(frames, spec).join(intervals, on="run_id")

@@ -1,0 +1,143 @@
+"""The files that artifacts read, each as a frame of typed columns; what is wrong with one is a ValueError."""
+
+import io
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.json as pj
+import pyarrow.parquet as pq
+from pydantic import TypeAdapter, ValidationError
+
+# The columns that artifacts use, and their types. A diverged run has no loss and no documents.
+COLUMNS = {
+    "run.json": dict.fromkeys(("run_id", "status", "commit", "device", "kernels", "threads", "host"), "str")
+    | dict.fromkeys(("step", "tokens", "n_params", "n_legs"), "int64")
+    | {"seconds": "float64", "mixed_commit": "bool"},
+    "metrics.jsonl": {"run_id": "str", "step": "int64", "tokens": "int64"}
+    | {"tokens_per_s": "float64", "memory_bytes": "int64"},
+    "validation.csv": dict.fromkeys(("run_id", "data_id", "status"), "str")
+    | dict.fromkeys(("loss", "loss_upstream", "bits_per_byte", "unigram_entropy"), "float64"),
+    "validation_docs.parquet": dict.fromkeys(("run_id", "doc_key", "origin"), "str")
+    | {"n_tokens": "int64", "nll_sum": "float64"},
+    "manifest.json": {"task": "str"}
+    | dict.fromkeys(("n_items", "n_items_short", "n_items_hit", "n_docs_hit"), "Int64")
+    | {"action": "str"},
+}
+OF_THE_DATA = ("manifest.json",)  # not of a run
+ARROW = {"str": pa.string(), "int64": pa.int64(), "float64": pa.float64()}
+T = TypeVar("T")
+
+
+def _read_validation(path: Path) -> pd.DataFrame:
+    text = path.read_text(encoding="utf-8")
+    types = COLUMNS["validation.csv"]
+    if not text.endswith("\n"):
+        raise ValueError("it is cut short")
+    # Without this a data_id such as "NA" would be read as missing.
+    empty = {column: [""] for column, kind in types.items() if kind == "float64"}
+    frame = pd.read_csv(io.StringIO(text), dtype=types, usecols=list(types), keep_default_na=False, na_values=empty)
+    if len(frame) != 1:
+        raise ValueError(f"it has {len(frame)} rows, must have one")
+    row = frame.iloc[0]
+    if row["status"] not in ("ok", "diverged"):
+        raise ValueError(f"status is {row['status']!r}, must be ok or diverged")
+    if row["status"] == "ok" and (bad := [c for c in empty if not math.isfinite(row[c])]):
+        raise ValueError(f"{bad[0]} is {row[bad[0]]} though status is ok")
+    return frame
+
+
+def _read_docs(path: Path) -> pd.DataFrame:
+    with path.open("rb") as file:
+        return _whole(pq.read_table(file), COLUMNS["validation_docs.parquet"])
+
+
+def _read_metrics(path: Path) -> pd.DataFrame:
+    text = path.read_bytes()
+    if not text.endswith(b"\n"):
+        raise ValueError("it is cut short")
+    types = {column: kind for column, kind in COLUMNS["metrics.jsonl"].items() if column != "run_id"}
+    return _whole(pj.read_json(io.BytesIO(text)), types)
+
+
+def _whole(table: pa.Table, types: dict[str, str]) -> pd.DataFrame:
+    if lacking := [column for column in types if column not in table.column_names]:
+        raise ValueError(f"it has no column {lacking[0]}")
+    table = table.select(list(types)).cast(pa.schema({column: ARROW[kind] for column, kind in types.items()}))
+    if any(column.null_count for column in table.columns):
+        raise ValueError("it has empty values")
+    return table.to_pandas()
+
+
+@dataclass(frozen=True)
+class _Contamination:
+    task: str
+    n_items: int | None
+    n_items_short: int | None
+    n_items_hit: int | None
+    n_docs_hit: int | None
+    action: Literal["drop", "count", "off"]
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    contamination: list[_Contamination]
+
+
+def _read_manifest(path: Path) -> pd.DataFrame:
+    return pd.DataFrame(_parse(_Manifest, path).contamination, columns=list(COLUMNS["manifest.json"]))
+
+
+@dataclass(frozen=True)
+class _Leg:
+    commit: str | None
+    dirty: bool | None
+    seconds: float
+    device: str
+    kernels: str
+    threads: int
+    host: str
+
+
+@dataclass(frozen=True)
+class _Record:
+    run_id: str
+    status: Literal["ok", "diverged"]
+    step: int
+    tokens: int
+    n_params: int
+    legs: list[_Leg]
+
+
+def _parse(kind: type[T], path: Path) -> T:
+    try:
+        return TypeAdapter(kind).validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))} {first['msg']}") from None
+
+
+def _read_record(path: Path) -> pd.DataFrame:
+    record = _parse(_Record, path)
+    commits = [(leg.commit or "unknown")[:7] + ("-dirty" if leg.dirty else "") for leg in record.legs]
+    row = {column: getattr(record, column) for column in ("run_id", "status", "step", "tokens", "n_params")}
+    row["commit"] = ", ".join(dict.fromkeys(commits))
+    # No single commit gives this run again: its legs differ, or ran code that no commit holds.
+    row["mixed_commit"] = len(set(commits)) > 1 or any(leg.dirty or not leg.commit for leg in record.legs)
+    row |= {"n_legs": len(record.legs), "seconds": sum(leg.seconds for leg in record.legs)}
+    for key in ("device", "kernels", "threads", "host"):
+        row[key] = ", ".join(dict.fromkeys(str(getattr(leg, key)) for leg in record.legs))
+    return pd.DataFrame([row])
+
+
+READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
+    "run.json": _read_record,
+    "metrics.jsonl": _read_metrics,
+    "validation.csv": _read_validation,
+    "validation_docs.parquet": _read_docs,
+    "manifest.json": _read_manifest,
+}

@@ -1,0 +1,66 @@
+"""The declared learning rate of each design and scale, and what the sweep says of it (paper Table 4).
+
+Where the sweep has several shapes, `best_lr` lists the best rates of all of them; `lr_audit` has them one by
+one. A best rate at the edge of its grid is no optimum: a better one may lie beyond.
+"""
+
+import pandas as pd
+
+from depthbench import runs
+from depthbench.artifacts import ArtifactSpec
+from depthbench.tables._measured import measured, yes_no
+from depthbench.tables.lr_audit import audit, swept
+
+FILES = ("validation.csv",)
+COLUMNS = [
+    *("design", "label", "scale", "declared_lr", "grid", "best_lr", "declared_is_best", "at_edge"),
+    *("n_shapes", "diverged", "missing"),
+]
+PRINTED = {
+    "label": ("Design", "{}"),
+    "scale": ("Scale", "{}"),
+    "declared_lr": ("Declared", "{}"),
+    "grid": ("Grid", "{}"),
+    "best_lr": ("Best", "{}"),
+    "declared_is_best": ("Declared is best", "{}"),
+    "at_edge": ("At edge", "{}"),
+    "n_shapes": ("Shapes", "{}"),
+    "diverged": ("Diverged", "{}"),
+    "missing": ("Missing", "{}"),
+}
+
+
+def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
+    """Return one row per design and scale; columns of the sweep are empty where there is none."""
+    rows = audit(swept(measured(frames, spec), spec), noise={})
+    found = {key: _summary(part) for key, part in rows.groupby(["design", "scale"])}
+    scales = sorted({(plan["tokens"], runs.parse(path).scale) for path, plan in spec.plans.items()})
+    declared = {(run.design, run.scale): spec.plans[run.path]["declared_lr"] for run in map(runs.parse, spec.plans)}
+    table = [
+        {"design": design, "label": spec.labels[design][0], "scale": scale, "declared_lr": declared[design, scale]}
+        | found.get((design, scale), {})
+        for design in spec.designs
+        for _, scale in scales
+        if (design, scale) in declared
+    ]
+    return pd.DataFrame(table, columns=COLUMNS).astype({"n_shapes": "Int64"})
+
+
+def _summary(rows: pd.DataFrame) -> dict:
+    """Return what the audits of one design and scale, a row per shape, have in common."""
+    best = sorted(rows["best_lr"].dropna().unique(), key=float)
+    edges = [edge for edge in rows["at_edge"].dropna().unique() if edge != "no"]
+    return {
+        "grid": rows["grid"].iloc[0],
+        "best_lr": ", ".join(best) or None,
+        "declared_is_best": yes_no(best == [rows["declared_lr"].iloc[0]] if best else None),
+        "at_edge": (", ".join(edges) or "no") if best else None,
+        "n_shapes": rows["best_lr"].count(),
+        "diverged": _named(rows, "diverged"),
+        "missing": _named(rows, "missing"),
+    }
+
+
+def _named(rows: pd.DataFrame, status: str) -> str:
+    cells = zip(rows["n_layers"], rows["d_model"], rows[status], strict=True)
+    return "; ".join(f"L{depth} d{width}: {rates}" for depth, width, rates in cells if rates)

@@ -1,0 +1,20 @@
+"""Shapes of the large suite (paper Table 9: 1.6B, grouped key/value heads). Reference: the shallowest."""
+
+import pandas as pd
+
+from depthbench.artifacts import ArtifactSpec
+from depthbench.tables._shapes import BEGIN, DIFFERENCES, SIZES, sizes
+
+FILES = ()
+PRINTED = {
+    **BEGIN,
+    "n_heads": ("Heads", "{}"),
+    "n_kv_heads": ("KV heads", "{}"),
+    **SIZES,
+    "table_diff_percent": DIFFERENCES["table_diff_percent"],
+}
+
+
+def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
+    """Return one row per shape, shallow first; sizes in parameters."""
+    return sizes(spec, reference=0)

@@ -1,0 +1,64 @@
+"""What is trained: the designs, shapes, tokens and rates of each suite (paper Table 2).
+
+Designs of a suite that share scale, shapes and seeds stand in one row. A run may belong to several suites.
+"""
+
+import pandas as pd
+
+from depthbench.artifacts import ArtifactSpec, runs_frame
+
+FILES = ()
+ORDER = ("main", "backbone", "ladder", "large", "moda_norms", "sweep", "seeds")  # others after these
+PRINTED = {
+    "suite": ("Suite", "{}"),
+    "scale": ("Scale", "{}"),
+    "designs": ("Designs", "{}"),
+    "shapes": ("Shapes (L, d)", "{}"),
+    "steps": ("Steps", "{:,}"),
+    "tokens": ("Tokens", "{:,}"),
+    "lr": ("Learning rate", "{}"),
+    "seeds": ("Seeds", "{}"),
+    "n_runs": ("Runs", "{}"),
+}
+
+
+def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
+    """Return one row per suite, scale and group of designs; tokens are those of one run."""
+    plans = pd.DataFrame([spec.plan(path) for path in spec.runs])
+    plans["run_id"] = [f"{spec.study}/runs/{path}" for path in spec.runs]
+    table = runs_frame(spec).merge(plans[["run_id", "steps", "tokens"]], on="run_id")
+    table = table.assign(suite=table["suites"].str.split(", ")).explode("suite")
+    table["place"] = [ORDER.index(suite) if suite in ORDER else len(ORDER) for suite in table["suite"]]
+    rows = []
+    for (_, suite, _, scale), part in table.groupby(["place", "suite", "tokens", "scale"]):
+        groups: dict[tuple, list[str]] = {}
+        for design, own in part.groupby("design", sort=False):
+            cells = own[["n_layers", "d_model", "seed"]].drop_duplicates()
+            groups.setdefault(tuple(cells.itertuples(index=False)), []).append(str(design))
+        rows += [_row(str(suite), str(scale), part[part["design"].isin(designs)]) for designs in groups.values()]
+    return pd.DataFrame(rows)
+
+
+def _row(suite: str, scale: str, part: pd.DataFrame) -> dict:
+    shapes = dict.fromkeys(zip(part["n_layers"], part["d_model"], strict=True))
+    return {
+        "suite": suite,
+        "scale": scale,
+        "designs": ", ".join(part["label"].unique()),
+        "shapes": ", ".join(f"({depth}, {width})" for depth, width in shapes),
+        "steps": part["steps"].iloc[0],
+        "tokens": part["tokens"].iloc[0],
+        "lr": rates(part),
+        "seeds": ", ".join(map(str, sorted(part["seed"].unique()))),
+        "n_runs": len(part),
+    }
+
+
+def rates(part: pd.DataFrame) -> str:
+    """Return the rates of some runs: `2e-3`, or where designs differ `2e-3 (Pre-LN, HC); 1e-2 (LNS)`."""
+    groups = part.groupby("label", sort=False)["lr"]
+    own = {str(label): ", ".join(sorted(set(tags), key=float)) for label, tags in groups}
+    shared = {text: [label for label in own if own[label] == text] for text in dict.fromkeys(own.values())}
+    if len(shared) == 1:
+        return next(iter(shared))
+    return "; ".join(f"{text} ({', '.join(labels)})" for text, labels in shared.items())
