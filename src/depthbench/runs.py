@@ -258,18 +258,19 @@ def artifact_spec(
             "files": files,
             "bootstrap": config.studies[config.study].bootstrap,
             "labels": {n: [d.label, d.family] for n, d in config.designs.items() if n in used},
-            "plans": {run.path: plan(config, run) for run in shown},
+            # What reads run.json finds it there: the specs of all runs would not fit on a command line.
+            "plans": {} if "run.json" in files else {run.path: plan(config, run) for run in shown},
         }
     )
 
 
 def plan(config: Config, run: Run) -> dict[str, Any]:
     """Return what the configuration says of a run: model, budget, and the declared rate of its design."""
-    full = json.loads(spec(config, run))
+    full = spec(config, run)
     return {
-        "model": full["model"],
-        "steps": full["steps"],
-        "tokens": full["steps"] * full["batch_sequences"] * full["sequence_length"],
+        "model": full.model,
+        "steps": full.steps,
+        "tokens": full.steps * full.batch_sequences * full.sequence_length,
         "lr": run.lr,
         "seed": run.seed,
         "declared_lr": lookup_rate(config, run.scale, run.design),

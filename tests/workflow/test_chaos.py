@@ -72,7 +72,7 @@ def test_thirty_kills_change_nothing(checkout, finished):
     while len(hits) < KILLS:
         main = start(checkout)
         try:
-            main.wait(timeout=draw.uniform(0.3, LONGEST))
+            assert main.wait(timeout=draw.uniform(0.3, LONGEST)) == 0
             shutil.rmtree(checkout.folder / "results")  # it got through: begin again
             continue
         except subprocess.TimeoutExpired:
