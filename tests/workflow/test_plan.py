@@ -28,9 +28,10 @@ def test_job_counts(checkout, study, runs, artifacts):
 
 def test_a_figure_by_name_needs_its_own_runs_only(checkout):
     jobs, runs = checkout.plan("validation_loss")
-    assert (jobs["train"], jobs["evaluate"], jobs["validation_loss"]) == (11, 11, 1)
+    n_runs = 3 * len(DESIGNS) + 2
+    assert (jobs["train"], jobs["evaluate"], jobs["validation_loss"]) == (n_runs, n_runs, 1)
     shapes = {"d52-l4", "d40-l8", "d28-l16"}
-    main = {f"{d}/t-{s}/lr1e-2-s0" for d in ("preln", "hc", "attnres_full") for s in shapes}
+    main = {f"{d}/t-{s}/lr{'5e-3' if d == 'deepnorm' else '1e-2'}-s0" for d in DESIGNS for s in shapes}
     assert set(runs) == main | {"preln/t-d56-l4/lr1e-2-s0", "hc/t-d56-l4/lr1e-2-s0"}
 
 
@@ -40,14 +41,14 @@ def test_a_figure_by_name_needs_its_own_runs_only(checkout):
         ("suites", 0),
         ("shapes_main", 0),
         ("contamination", 0),
-        ("learning_rates", 4),
-        ("lr_sweep", 4),
+        ("learning_rates", 8),
+        ("lr_sweep", 8),
         ("seed_noise", 6),
-        ("lr_audit", 10),
+        ("lr_audit", 14),
     ],
 )
 def test_a_table_by_name_needs_what_it_reads_and_no_more(checkout, name, n_runs):
-    """The sweep is four runs, the seeds are six; tables of the configuration need no run at all."""
+    """The sweep is eight runs, the seeds are six; tables of the configuration need no run at all."""
     jobs, runs = checkout.plan(name, "--config", "study=tiny")
     assert (len(runs), jobs[name]) == (n_runs, 1)
     assert ("prepare" in jobs) == (n_runs > 0 or name == "contamination")
@@ -56,8 +57,8 @@ def test_a_table_by_name_needs_what_it_reads_and_no_more(checkout, name, n_runs)
 @pytest.mark.parametrize(
     "values",
     [
-        "scales={t: {steps: 120, lr: 0.010, grid: [0.0025, 0.005, 0.01, 0.02]}}",
-        'scales={t: {lr: "1e-2", grid: ["25e-4", "5E-3", 1.0e-2, ".02"]}}',
+        "scales={t: {steps: 120, lr: {default: 0.010}, grid: [0.0025, 0.005, 0.01, 0.02]}}",
+        'scales={t: {lr: {default: "1e-2"}, grid: ["25e-4", "5E-3", 1.0e-2, ".02"]}}',
         "designs={preln: {lr: 0.002, grid: [0.0005, 1.0e-3, .002, 5E-3]}}",
         "recipes={default: {optimizer: {weight_decay: 1e-1, betas: [0.90, 0.95], eps: 0.00000001}}}",
         "recipes={tiny: {threads: 1}}",
@@ -84,7 +85,7 @@ def test_command_line_and_file_give_the_same_specs(checkout):
     )
     before = checkout.call("python", "-c", code).stdout
     checkout.edit("config.yaml", "weight_decay: 0.1,", 'weight_decay: "1.0e-1",')
-    checkout.edit("config.yaml", "t: {steps: 120, lr: 1e-2,", 't: {steps: "120", lr: .01,')
+    checkout.edit("config.yaml", "t: {steps: 120, lr: {default: 1e-2,", 't: {steps: "120", lr: {default: .01,')
     assert checkout.call("python", "-c", code).stdout == before != ""
 
 
