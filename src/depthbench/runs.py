@@ -6,7 +6,7 @@ No torch here: a dry-run imports this module.
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import ValidationError
 
@@ -14,8 +14,10 @@ from depthbench.config import (
     Config,
     Corpus,
     Count,
+    Fraction,
     Index,
     Optimizer,
+    ParquetName,
     Precision,
     Rate,
     Schedule,
@@ -80,6 +82,18 @@ class DataSpec(Spec, Corpus):
     """All that changes the prepared data."""
 
     corpus: str
+    tokenizer: Tokenizer
+    version: Count
+
+
+class PartSpec(Spec):
+    """All that changes the token files of one parquet file of a hub corpus, its content aside."""
+
+    file: ParquetName
+    text_column: str
+    id_column: str | None = None
+    val_fraction: Fraction  # 0: all of it is training text, 1: all of it is held out
+    decontaminate: Literal["drop", "count", "off"]
     tokenizer: Tokenizer
     version: Count
 
@@ -175,6 +189,18 @@ def data_spec(config: Config) -> DataSpec:
     study = config.studies[config.study]
     corpus = config.corpora[study.corpus]
     return DataSpec(corpus=study.corpus, tokenizer=study.tokenizer, version=VERSION["data"], **dict(corpus))
+
+
+def parquet_files(data: Corpus) -> list[str]:
+    """Return the files of a hub corpus that become parts, the held-out one last; none for other sources."""
+    return [*(data.files or []), *([data.val_file] if data.val_file else [])]
+
+
+def part_spec(data: DataSpec, file: str) -> PartSpec:
+    """Return what the part of one parquet file depends on. What other files there are is not among it."""
+    fraction = float(file == data.val_file) if data.val_fraction is None else data.val_fraction
+    kept = data.model_dump(include=set(PartSpec.model_fields))
+    return PartSpec.model_validate({**kept, "file": file, "val_fraction": fraction})
 
 
 def dumps(value: Any) -> str:
