@@ -1,6 +1,7 @@
 """What the rules share: the checked configuration, the runs, and the paths."""
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +20,7 @@ RESULTS = f"results/{CONFIG.study}"
 CORPUS = f"{STUDY.corpus}-v{STUDY.tokenizer.vocab_size}"
 DATA = f"results/data/{CORPUS}"
 SOURCES = f"results/data/sources/{CORPUS}.json"
+PARQUET = runs.parquet_files(CONFIG.corpora[STUDY.corpus])
 FIGURE_TYPES = ("pdf", "svg", "png", "csv")
 TABLE_TYPES = ("csv", "tex")
 
@@ -31,6 +33,13 @@ pathvars:
 
 wildcard_constraints:
     run=runs.PATTERN,
+    parquet="|".join(map(re.escape, PARQUET)) or "(?!)",
+
+
+def part_spec_of(wildcards):
+    return runs.dumps(
+        runs.part_spec(runs.data_spec(CONFIG), wildcards.parquet).as_dict()
+    )
 
 
 def spec_of(wildcards):

@@ -310,9 +310,9 @@ for out, spec, record in zip(*[iter(sys.argv[1:])] * 3):
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path):
-    """64 MB of text in a single row group: held whole, it would take as much more than the 4 MB of another file."""
+    """80 MB of text in a single row group: held whole, it would take 60 MB more than the 20 MB of another file."""
     args = []
-    for name, n_texts in ((A, 1_000), (B, 16_000)):
+    for name, n_texts in ((A, 5_000), (B, 20_000)):
         root = hub_folder.write(tmp_path / "set", {name: []})
         table = pa.table({"text": [f"{i}" + " word" * 800 for i in range(n_texts)]})
         path = root / "sample/small" / name
