@@ -54,7 +54,7 @@ def prepared(tmp_path_factory):
         "tokenizer": {"vocab_size": 512},
         "version": 1,
     }
-    data = runs.DataSpec.model_validate(data).model_dump(mode="json", exclude_none=True)
+    data = runs.DataSpec.model_validate(data).as_dict()
     for name in corpus.archives_needed(data):
         archives.fetch(name)
     shards.prepare(data, folder / "shards")

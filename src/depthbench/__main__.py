@@ -48,33 +48,82 @@ def options(
 
 @app.command()
 def fetch(spec: Spec, out: Annotated[Path, typer.Option(help="Record of the files to write.")]) -> None:
-    """Fetch the pinned source files of a corpus into the cache, and check them.
+    """Fetch the pinned source files of a corpus into the cache, and check them; of a hub corpus, look its files up.
 
     Example: depthbench fetch --out sources.json --spec '{"corpus": "stdlib", "source": "stdlib",
     "val_fraction": 0.2, "tokenizer": {"vocab_size": 512}, "version": 1}'
     """
     from depthbench import files
-    from depthbench.data import archives, corpus
+    from depthbench.data import archives, corpus, hub
     from depthbench.runs import DataSpec
 
-    names = corpus.archives_needed(DataSpec.read(spec).model_dump())
+    parsed = DataSpec.read(spec)
     with files.disk_errors():
-        record = {name: {"file": archives.fetch(name).name, "sha256": archives.ARCHIVES[name].sha256} for name in names}
+        record: dict[str, Any] = {"hub": hub.survey(parsed)} if parsed.source == "hub" else {}
+        for name in corpus.archives_needed(parsed.as_dict()):
+            record[name] = {"file": archives.fetch(name).name, "sha256": archives.ARCHIVES[name].sha256}
         files.write_text(out, json.dumps(record, indent=1, sort_keys=True) + "\n")
 
 
 @app.command()
+def fetch_file(
+    spec: Spec,
+    sources: Annotated[Path, typer.Option(help="Record that `fetch` has written.")],
+    out: Annotated[Path, typer.Option(help="Record of the file to write.")],
+) -> None:
+    """Bring one parquet file of a hub corpus into the cache of huggingface_hub, and check it.
+
+    Example: depthbench fetch-file --sources sources.json --out file.json --spec '{"file": "000_00000.parquet",
+    "text_column": "text", "val_fraction": 0, "decontaminate": "off", "tokenizer": {"vocab_size": 512}, "version": 1}'
+    """
+    from depthbench import files
+    from depthbench.data import hub
+    from depthbench.runs import PartSpec
+
+    parsed = PartSpec.read(spec)
+    surveyed = files.read_record(sources, {"hub"}, "E-HUB", "depthbench fetch")["hub"]
+    with files.disk_errors():
+        files.write_text(out, json.dumps(hub.fetch(surveyed, parsed), indent=1, sort_keys=True) + "\n")
+
+
+@app.command()
+def prepare_file(
+    spec: Spec,
+    fetched: Annotated[Path, typer.Option(help="Record that `fetch-file` has written.")],
+    out: Annotated[Path, typer.Option(help="Record of the part, FOLDER/parts/NAME.parquet.json.")],
+) -> None:
+    """Tokenize one fetched parquet file of a hub corpus into shards of its own; `prepare` joins them.
+
+    Example: depthbench prepare-file --fetched file.json --out results/data/mine-v512/parts/000_00000.parquet.json
+    --spec '{"file": "000_00000.parquet", "text_column": "text", "val_fraction": 0, "decontaminate": "off",
+    "tokenizer": {"vocab_size": 512}, "version": 1}'
+    """
+    from depthbench import files
+    from depthbench.data import parts
+    from depthbench.runs import PartSpec
+
+    parsed = PartSpec.read(spec)
+    parts.prepare_file(
+        parsed, files.read_record(fetched, {"file", "rows", "sha256"}, "E-HUB", "depthbench fetch-file"), out
+    )
+
+
+@app.command()
 def prepare(spec: Spec, out: Annotated[Path, typer.Option(help="Folder of the prepared data.")]) -> None:
-    """Split a corpus into training and held-out text, and tokenize it into shards.
+    """Split a corpus into training and held-out text, and tokenize it into shards; of a hub corpus, join its parts.
 
     Example: depthbench prepare --out results/data/stdlib-v512 --spec '{"corpus": "stdlib", "source": "stdlib",
     "val_fraction": 0.2, "tokenizer": {"vocab_size": 512}, "version": 1}'
     """
-    from depthbench.data import shards
+    from depthbench.data import join, shards
     from depthbench.data.loader import manifest
     from depthbench.runs import DataSpec
 
-    shards.prepare(DataSpec.read(spec).model_dump(mode="json", exclude_none=True), out)
+    parsed = DataSpec.read(spec)
+    if parsed.source == "hub":
+        join.join(parsed, out)
+    else:
+        shards.prepare(parsed.as_dict(), out)
     about = manifest(out)
     for name, split in about["splits"].items():
         print(f"{name}: {split['n_documents']:,} documents, {split['n_tokens']:,} tokens")

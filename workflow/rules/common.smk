@@ -1,5 +1,6 @@
 """What the rules share: the checked configuration, the runs, and the paths."""
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +20,7 @@ CORPUS = f"{STUDY.corpus}-v{STUDY.tokenizer.vocab_size}"
 DATA = f"results/data/{CORPUS}"
 SOURCES = f"results/data/sources/{CORPUS}.json"
 MEASURED = ("validation.csv", "validation_docs.parquet")
+PARQUET = runs.parquet_files(CONFIG.corpora[STUDY.corpus])
 FIGURE_TYPES = ("pdf", "svg", "png", "csv")
 TABLE_TYPES = ("csv", "tex")
 
@@ -31,6 +33,13 @@ pathvars:
 
 wildcard_constraints:
     run=runs.PATTERN,
+    parquet="|".join(map(re.escape, PARQUET)) or "(?!)",
+
+
+def part_spec_of(wildcards):
+    return runs.dumps(
+        runs.part_spec(runs.data_spec(CONFIG), wildcards.parquet).as_dict()
+    )
 
 
 def spec_of(wildcards):

@@ -28,6 +28,7 @@ from depthbench.errors import UserError
 from depthbench.files import sha256
 
 SALT = b"depthbench"
+RawDocument = tuple[str, Any, str, str]  # doc_id, raw text, origin, licence
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -70,20 +71,37 @@ def documents(corpus: dict[str, Any], counts: Counter[str] | None = None) -> Ite
         UserError: E-TEXT if a file cannot be read or no text is left; E-WHEEL, E-MEMBER.
     """
     counts = Counter() if counts is None else counts
-    found: dict[int, Document] = {}
-    for doc_id, raw, origin, licence in _rows(corpus):
+    yield from sorted(unique(_rows(corpus), f"corpus {corpus['source']}", counts), key=lambda found: found.key)
+
+
+def unique(rows: Iterable[RawDocument], what: str, counts: Counter[str]) -> Iterator[Document]:
+    """Yield the documents of `rows` in reading order, each text once; of those before, only keys are kept.
+
+    Raises:
+        UserError: E-TEXT if no text is left of `what`.
+    """
+    keys: set[int] = set()
+    for doc_id, raw, origin, licence in rows:
         text = _clean(raw, counts)
         if text is None:
             continue
         key = content_key(text)
-        if key in found:
+        if key in keys:
             counts["duplicate"] += 1
-        else:
-            found[key] = Document(_valid(doc_id), text, _valid(origin), licence, key)
-    if not found:
-        rows = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())) or "no rows"
-        raise UserError("E-TEXT", f"corpus {corpus['source']}: no text left ({rows}); name other texts")
-    yield from (found[key] for key in sorted(found))
+            continue
+        keys.add(key)
+        yield Document(_valid(doc_id), text, _valid(origin), licence, key)
+    if not keys:
+        told = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())) or "no rows"
+        raise UserError("E-TEXT", f"{what}: no text left ({told}); name other texts")
+
+
+def rows_of_file(
+    path: Path, origin: str, licence: str, text_column: str, id_column: str | None
+) -> Iterator[RawDocument]:
+    """Yield the rows of one of the user's files; a document without a name is called `<origin>:<row>`."""
+    for number, (doc_id, text) in enumerate(textfiles.read(path, text_column, id_column)):
+        yield f"{origin}:{number}" if doc_id is None else str(doc_id), text, origin, licence
 
 
 def archives_needed(corpus: dict[str, Any]) -> list[str]:
@@ -102,8 +120,8 @@ def pins(corpus: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _rows(corpus: dict[str, Any]) -> Iterator[tuple[str, Any, str, str]]:
-    """Yield (doc_id, raw text, origin, licence) in reading order; the order of `origins` does not matter."""
+def _rows(corpus: dict[str, Any]) -> Iterator[RawDocument]:
+    """Yield the rows in reading order; the order of `origins` does not matter."""
     if corpus["source"] == "stdlib":
         for topic, text in pydoc_data.topics.topics.items():
             yield topic, text, "pydoc_topics", "PSF-2.0"
@@ -115,10 +133,8 @@ def _rows(corpus: dict[str, Any]) -> Iterator[tuple[str, Any, str, str]]:
                     yield str(doc_id), text, name, origin.licence
     else:
         for path in map(Path, corpus["paths"]):
-            rows = textfiles.read(path, corpus.get("text_column", "text"), corpus.get("id_column"))
-            for number, (doc_id, text) in enumerate(rows):
-                named = f"{path.name}:{number}" if doc_id is None else str(doc_id)
-                yield named, text, path.name, "not stated"
+            columns = corpus.get("text_column", "text"), corpus.get("id_column")
+            yield from rows_of_file(path, path.name, "not stated", *columns)
 
 
 def _clean(raw: Any, counts: Counter[str]) -> str | None:

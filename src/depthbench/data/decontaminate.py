@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from depthbench.data.items import TASKS, Item, contamination_text
+from depthbench.data.items import TASKS, Item, contamination_text, raw_items
 
 N_WORDS = 13
 WORD = re.compile(r"\w+")
@@ -45,6 +45,15 @@ class Index:
         self._docs_hit.update({task for task, _ in hits})
         return bool(hits)
 
+    def found(self) -> dict[str, Any]:
+        """Return the tally as plain values, for `add`."""
+        return {"items_hit": sorted(self._items_hit), "docs_hit": dict(sorted(self._docs_hit.items()))}
+
+    def add(self, found: dict[str, Any]) -> None:
+        """Add the tally of other training documents."""
+        self._items_hit |= {(task, item_id) for task, item_id in found["items_hit"]}
+        self._docs_hit.update(found["docs_hit"])
+
     def rows(self, action: str) -> list[dict[str, Any]]:
         """Return the contamination table after all training documents were counted, a row per task."""
         items_hit = Counter(task for task, _ in self._items_hit)
@@ -59,6 +68,15 @@ class Index:
             }
             for task, n_items in self.n_items.items()
         ]
+
+
+def index_of_all_items() -> Index:
+    """Return the index of every task.
+
+    Raises:
+        UserError: E-ITEM, E-WHEEL, E-MEMBER.
+    """
+    return Index({task: raw_items(task) for task in TASKS})
 
 
 def rows_not_looked_for() -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ processes that share it.
 
 import functools
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -55,7 +56,7 @@ class Windows:
         about = manifest(folder)
         self.folder, self.sequence_length = folder, sequence_length
         self.data_id: str = about["data_id"]
-        self._shards = [tokens for tokens, _ in _open_split(folder, "train", about)]
+        self._shards = [tokens for tokens, _ in open_split(folder, "train", about)]
         self._ends = np.cumsum([len(tokens) for tokens in self._shards])
         self.n_tokens = int(self._ends[-1])
         self.n_windows = self.n_tokens // sequence_length
@@ -125,7 +126,7 @@ class Heldout:
             UserError: E-SHARD if the manifest or a file is missing, or sizes disagree.
         """
         self.sequence_length = sequence_length
-        self._shards = _open_split(folder, "heldout", manifest(folder))
+        self._shards = open_split(folder, "heldout", manifest(folder))
         path = folder / "heldout" / "documents.parquet"
         try:
             self._table = pq.read_table(path).to_pydict()
@@ -152,13 +153,15 @@ def _permutation(n: int, seed: int, epoch: int) -> np.ndarray:
     return np.argsort(np.random.PCG64([seed, epoch]).random_raw(n), kind="stable")
 
 
-def _open_split(folder: Path, split: str, about: dict[str, Any]) -> list[tuple[np.ndarray, np.ndarray]]:
+def open_split(folder: Path, split: str, about: dict[str, Any]) -> list[tuple[np.ndarray, np.ndarray]]:
     """Map the shards of a split: (tokens, int64 document starts and the end)."""
     dtype = np.dtype(about["dtype"]).newbyteorder("<")
     shards = []
     for entry in about["splits"][split]["shards"]:
-        tokens = _map(folder / split / entry["tokens"], dtype, entry["n_tokens"])
-        starts = _map(folder / split / entry["docs"], np.dtype("<u8"), entry["n_documents"] + 1)
+        # names may lead out of the folder of the split, which need not exist: ../parts/...
+        tokens_file, docs_file = (Path(os.path.normpath(folder / split / entry[kind])) for kind in ("tokens", "docs"))
+        tokens = _map(tokens_file, dtype, entry["n_tokens"])
+        starts = _map(docs_file, np.dtype("<u8"), entry["n_documents"] + 1)
         shards.append((tokens, starts.astype(np.int64)))
     return shards
 

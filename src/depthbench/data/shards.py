@@ -25,9 +25,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
-from depthbench.data import corpus, items, tokenizer
+from depthbench.data import corpus, tokenizer
 from depthbench.data.corpus import Document
-from depthbench.data.decontaminate import Index, rows_not_looked_for
+from depthbench.data.decontaminate import index_of_all_items, rows_not_looked_for
 from depthbench.data.workplace import replace_folder, workplace
 from depthbench.errors import UserError
 from depthbench.files import sha256, sync
@@ -35,7 +35,7 @@ from depthbench.progress import track
 
 SHARD_TOKENS = 100_000_000
 BATCH_CHARACTERS = 2_000_000
-OWN_NAMES = {"manifest.json", "tokenizer.json", "train", "heldout"}
+OWN_NAMES = {"manifest.json", "tokenizer.json", "train", "heldout", "parts"}
 ROW_COUNTS = ("missing", "blank", "surrogates_replaced", "duplicate")
 PACKAGES = ("depthbench", "numpy", "pyarrow", "tokenizers")
 
@@ -62,19 +62,21 @@ def prepare(spec: dict[str, Any], folder: Path) -> None:
         train, heldout = split(documents, spec["val_fraction"])
         train, contamination = _decontaminate(train, spec["decontaminate"])
         splits = {"train": train, "heldout": heldout}
+        written = {name: write_split(new / name, side, encoder, len(side)) for name, side in splits.items()}
         manifest = {
             "spec": spec,
-            "dtype": token_dtype(tokenizer.eos_id(encoder) + 1).name,
-            "eos_id": tokenizer.eos_id(encoder),
-            "splits": {name: _write_split(new / name, side, encoder) for name, side in splits.items()},
+            **token_type(encoder),
+            "splits": written,
             "rows": {kind: counts[kind] for kind in ROW_COUNTS},
             "contamination": contamination,
             "licences": {document.origin: document.licence for document in documents},
             "warnings": list(_unexpected_counts(spec, documents)),
-            "heldout_unigram_entropy": _unigram_entropy(new / "heldout", encoder),
+            "heldout_unigram_entropy": unigram_entropy(new / "heldout", encoder),
         }
-        _list_documents(new / "heldout", heldout)
-        _write_manifest(new / "manifest.json", manifest)
+        list_documents(
+            new / "heldout", [d.key for d in heldout], [d.doc_id for d in heldout], [d.origin for d in heldout]
+        )
+        write_manifest(new / "manifest.json", manifest, corpus.pins(spec))
         replace_folder(new, folder, work)
 
 
@@ -89,7 +91,7 @@ def split(documents: list[Document], val_fraction: float) -> tuple[list[Document
     train: list[Document] = []
     heldout: list[Document] = []
     for document in documents:
-        (heldout if document.key / 2**64 < val_fraction else train).append(document)
+        (heldout if is_heldout(document, val_fraction) else train).append(document)
     if not (train and heldout):
         raise UserError(
             "E-SPLIT",
@@ -99,7 +101,12 @@ def split(documents: list[Document], val_fraction: float) -> tuple[list[Document
     return train, heldout
 
 
-def encode(documents: list[Document], encoder: Tokenizer) -> Iterator[tuple[Document, list[int]]]:
+def is_heldout(document: Document, val_fraction: float) -> bool:
+    """Return the side of a document, which depends on its text alone."""
+    return document.key < val_fraction * 2**64
+
+
+def encode(documents: Iterable[Document], encoder: Tokenizer) -> Iterator[tuple[Document, list[int]]]:
     """Yield each document with its ids, without end of text; the library's own threads use all cores."""
     for batch in _batches(documents):
         encodings = encoder.encode_batch_fast([document.text for document in batch], add_special_tokens=False)
@@ -109,6 +116,12 @@ def encode(documents: list[Document], encoder: Tokenizer) -> Iterator[tuple[Docu
 def token_dtype(vocab_size: int) -> np.dtype:
     """Return the type of token files: the smaller of two that holds all ids."""
     return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+
+
+def token_type(encoder: Tokenizer) -> dict[str, Any]:
+    """Return what a manifest says of the tokens themselves."""
+    eos = tokenizer.eos_id(encoder)
+    return {"dtype": token_dtype(eos + 1).name, "eos_id": eos}
 
 
 def as_tokens(ids: list[int], eos_id: int) -> np.ndarray:
@@ -126,7 +139,7 @@ def _refuse_foreign(folder: Path) -> None:
         raise UserError("E-DISK", f"{folder}: holds other files ({', '.join(sorted(foreign))}); name a new folder")
 
 
-def _batches(documents: list[Document]) -> Iterator[list[Document]]:
+def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
     batch: list[Document] = []
     n_characters = 0
     for document in documents:
@@ -142,7 +155,7 @@ def _decontaminate(train: list[Document], action: str) -> tuple[list[Document], 
     """Return the documents to train on and the contamination table."""
     if action == "off":
         return train, rows_not_looked_for()
-    index = Index({task: items.raw_items(task) for task in items.TASKS})
+    index = index_of_all_items()
     hit = [index.tally(document.text) for document in train]
     kept = train if action == "count" else [d for d, is_hit in zip(train, hit, strict=True) if not is_hit]
     if not kept:
@@ -150,25 +163,29 @@ def _decontaminate(train: list[Document], action: str) -> tuple[list[Document], 
     return kept, index.rows(action)
 
 
-def _write_split(folder: Path, documents: list[Document], encoder: Tokenizer) -> dict[str, Any]:
-    """Write the token files of one split; return its part of the manifest."""
-    folder.mkdir()
+def write_split(folder: Path, documents: Iterable[Document], encoder: Tokenizer, n_documents: int) -> dict[str, Any]:
+    """Write the token files of one split; return its part of the manifest. `n_documents` is for the progress."""
     eos = tokenizer.eos_id(encoder)
     by_origin: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def tokens() -> Iterator[np.ndarray]:
         encoded = encode(documents, encoder)
-        for document, ids in track(encoded, f"tokenizing {folder.name}", len(documents)):
+        for document, ids in track(encoded, f"tokenizing {folder.name}", n_documents):
             array = as_tokens(ids, eos)
             by_origin[document.origin].update(documents=1, characters=len(document.text), tokens=len(array))
             yield array
 
-    shards = [_write_shard(folder, number, shard) for number, shard in enumerate(_shards(tokens()))]
+    return {**write_shards(folder, tokens()), "origins": by_origin}
+
+
+def write_shards(folder: Path, documents: Iterable[np.ndarray]) -> dict[str, Any]:
+    """Write documents that are tokens already; return the manifest's list of the files, and their sums."""
+    folder.mkdir()
+    shards = [_write_shard(folder, number, shard) for number, shard in enumerate(_shards(documents))]
     return {
         "n_documents": sum(shard["n_documents"] for shard in shards),
         "n_tokens": sum(shard["n_tokens"] for shard in shards),
         "shards": shards,
-        "origins": by_origin,
     }
 
 
@@ -182,7 +199,8 @@ def _shards(documents: Iterable[np.ndarray]) -> Iterator[list[np.ndarray]]:
             shard, n_tokens = [], 0
         shard.append(tokens)
         n_tokens += len(tokens)
-    yield shard
+    if shard:
+        yield shard
 
 
 def _write_shard(folder: Path, number: int, documents: list[np.ndarray]) -> dict[str, Any]:
@@ -203,13 +221,13 @@ def _write_shard(folder: Path, number: int, documents: list[np.ndarray]) -> dict
     }
 
 
-def _list_documents(folder: Path, documents: list[Document]) -> None:
+def list_documents(folder: Path, keys: Iterable[int], doc_ids: Iterable[str], origins: Iterable[str]) -> None:
     """Write a table of the documents of a split, in the order of its shards."""
     starts = (np.fromfile(path, "<u8").astype(np.int64) for path in sorted(folder.glob("docs-*.bin")))
     columns = {
-        "doc_key": pa.array([f"{document.key:016x}" for document in documents]),
-        "doc_id": pa.array([document.doc_id for document in documents]),
-        "origin": pa.array([document.origin for document in documents]),
+        "doc_key": pa.array([f"{key:016x}" for key in keys]),
+        "doc_id": pa.array(doc_ids),
+        "origin": pa.array(origins),
         "n_tokens": np.concatenate([np.diff(shard) for shard in starts]),
     }
     pq.write_table(pa.table(columns), folder / "documents.parquet")
@@ -224,7 +242,7 @@ def _unexpected_counts(spec: dict[str, Any], documents: list[Document]) -> Itera
             yield f"{name}: {found[name]} unique documents, expected {expected}"
 
 
-def _unigram_entropy(folder: Path, encoder: Tokenizer) -> float:
+def unigram_entropy(folder: Path, encoder: Tokenizer) -> float:
     """Return the entropy of single tokens [nats]: the loss of a model that knows their frequencies only."""
     size = tokenizer.eos_id(encoder) + 1
     counts = np.zeros(size, dtype=np.int64)
@@ -234,9 +252,8 @@ def _unigram_entropy(folder: Path, encoder: Tokenizer) -> float:
     return float(-(p * np.log(p)).sum())
 
 
-def _write_manifest(path: Path, manifest: dict[str, Any]) -> None:
+def write_manifest(path: Path, manifest: dict[str, Any], pins: dict[str, str]) -> None:
     """Add what tells these data from all others, and the versions; write it as the last file."""
-    pins = corpus.pins(manifest["spec"])
     identity = [manifest["spec"], pins, corpus.SALT.hex(), [s["shards"] for s in manifest["splits"].values()]]
     data_id = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     versions = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}

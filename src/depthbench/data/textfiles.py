@@ -36,14 +36,15 @@ def read(path: Path, text_column: str, id_column: str | None) -> Iterator[Row]:
             yield row
     except (OSError, EOFError, UnicodeDecodeError, zlib.error, pa.ArrowException) as error:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
-        raise UserError("E-TEXT", f"{path}: cannot be read ({reason}); mend `paths` or the file") from error
+        raise UserError("E-TEXT", f"{path}: cannot be read ({reason}); mend the file or name another") from error
     if not n_texts:
         raise UserError("E-TEXT", f"{path}: {text_column} holds no text in {n_rows} rows; name the right `text_column`")
 
 
 def _parquet(path: Path, text_column: str, id_column: str | None) -> Iterator[Row]:
     columns = [text_column, *([id_column] if id_column else [])]
-    with pq.ParquetFile(path) as file:
+    # else row groups are held whole
+    with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
         for column in columns:
             if column not in file.schema_arrow.names:
                 known = ", ".join(file.schema_arrow.names)

@@ -229,7 +229,7 @@ spec, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
 def test_killed_process_leaves_no_manifest_and_the_next_one_cleans_up(tmp_path, prepare_spec):
     folder = tmp_path / "data"
     die = """
-shards._list_documents = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+shards.list_documents = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 shards.prepare(spec, folder)
 """
     assert run(PREPARE + die, json.dumps(prepare_spec()), folder).wait(60) == -signal.SIGKILL
