@@ -232,7 +232,7 @@ def test_the_keys_above_are_all_that_a_spec_holds(raw):
     of_the_run = {"run_id", "version", "lr", "seed", "model.design", "model.d_model", "model.n_layers"}
     of_the_data = {"data.corpus", "data.version"}
     named = {key.rpartition(".")[2] for key in KEYS}
-    found = leaves(spec.model_dump(mode="json")) - of_the_run - of_the_data
+    found = leaves(spec.as_dict()) - of_the_run - of_the_data
     assert {leaf for leaf in found if leaf.rpartition(".")[2] not in named} == set()
 
 
@@ -242,3 +242,27 @@ def test_a_raised_version_trains_its_runs(raw, monkeypatch):
     before = {run: runs.spec(loaded, run) for run in tiny}
     monkeypatch.setitem(runs.VERSION, "train", 2)
     assert all(runs.spec(loaded, run) != before[run] for run in tiny)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("path", "somebody/else"),
+        ("name", "sample-10BT"),
+        ("revision", "0123abc"),
+        ("files", ["000_00000.parquet"]),
+        ("val_file", "013_00009.parquet"),
+        ("val_tokens", 5),
+        ("text_column", "body"),
+        ("id_column", "id"),
+        ("decontaminate", "off"),
+    ],
+)
+def test_each_key_of_the_hub_trains_every_run(raw, key, value):
+    loaded = config.load({**raw, "study": "paper"})
+    run = runs.parse("hc/400m-d1024-l24/lr2e-3-s0")
+    before = runs.spec(loaded, run)
+    raw["corpora"]["fineweb_edu"][key] = value
+    changed = runs.spec(config.load({**raw, "study": "paper"}), run)
+    assert changed != before
+    assert runs.RunSpec.read(runs.dumps(changed.as_dict())) == changed
