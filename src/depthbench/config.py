@@ -260,7 +260,7 @@ def _describe(error: Any) -> str:
     where = ".".join(str(p) for p in error["loc"] if "[" not in str(p))
     if error["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(error["loc"][-1]), KEYS, 1)
-        return f"{where}: unknown key" + f"; did you mean {near[0]}?" * bool(near)
+        return f"{where}: unknown key" + (f"; did you mean {near[0]}?" if near else "")
     message = error["msg"].removeprefix("Value error, ").replace("Input should", "should")
     value = "" if error["type"] == "missing" else f" (got {error['input']!r:.80})"
     return f"{where}: {message}{value}"

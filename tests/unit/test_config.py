@@ -41,6 +41,7 @@ def changed(raw, path, value):
     [
         ("studyy", "tiny", ["studyy: unknown key; did you mean study?"]),
         ("scales.t.step", 1, ["scales.t.step: unknown key; did you mean steps?"]),
+        ("qqq", 1, ["qqq: unknown key"]),
         ("study", "huge", ["study:", "'huge'", "tiny"]),
         ("designs.preln.lr", "fast", ["designs.preln.lr", "'fast'"]),
         ("designs.preln.family", "other", ["designs.preln.family", "'other'", "baseline"]),
