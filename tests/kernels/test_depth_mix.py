@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from comparing import relative_error
+from comparing import relative_error, worst_errors
 
 from depthbench_kernels.depth_mix import depth_mix, depth_weights, eager, reference
 
@@ -89,6 +89,27 @@ def test_definition_for_any_number_of_sources(n_sources, generator):
     assert relative_error(depth_mix(list(sources), w, gain, eps=EPS), y) < 1e-13
     p = depth_weights(list(sources), w, eps=EPS)
     assert relative_error(torch.einsum("bts,sbtd->btd", p, sources), h) < 1e-13
+
+
+@pytest.mark.parametrize("path", [reference, eager])
+@pytest.mark.parametrize("n_sources", [2, 9, 33])
+def test_one_site_over_a_list_matches_autograd(path, n_sources, generator):
+    leaves = [torch.randn(8, generator=generator), torch.randn(8, generator=generator)]
+    leaves += [torch.randn(2, 3, 8, generator=generator) for _ in range(n_sources)]
+
+    def formula(w, gain, *sources):
+        h = mixture(sources, w)
+        return gain * h / (h.pow(2).mean(-1, keepdim=True) + EPS).sqrt()
+
+    def site(w, gain, *sources):
+        return path.depth_mix(sources, w, gain, eps=EPS)
+
+    assert max(worst_errors(site, formula, leaves)) < 1e-13
+    assert max(worst_errors(site, formula, leaves, torch.float32)) < 3e-5
+    leaves = [*leaves[:2], *(v.bfloat16() for v in leaves[2:])]
+    outputs, gradients = worst_errors(site, formula, leaves, None)
+    assert outputs < 4e-3
+    assert gradients < 1.5e-2
 
 
 def test_zero_query_gives_the_mean(generator):

@@ -15,6 +15,9 @@ def config(design, **changes):
         "vocab_size": 23,
         "norm_eps": 1e-3,
         "hc_rms_eps": 1e-2,
+        "mhc_rms_eps": 2e-2,
+        "sinkhorn_iters": 3,
+        "sinkhorn_eps": 1e-2,
         "attnres_eps": 1e-4,
     }
     return ModelConfig(design, **(keys | changes))

@@ -43,6 +43,21 @@ def test_hc_read_of_the_first_connector_has_no_gradient(tokens):
     assert second[:, 0].abs().max() > 1e-3 * second[:, 1:].abs().max()
 
 
+def test_mhc_gradients_that_vanish_are_those_of_the_first_and_last_map_and_the_first_read(tokens):
+    """The first connector sees equal streams, and the mean of the last streams does not see their map."""
+    cfg = config("mhc", norm_eps=1e-14, mhc_rms_eps=1e-14, sinkhorn_iters=20, sinkhorn_eps=1e-14, init="legacy")
+    model = generic(cfg)
+    model(tokens).square().sum().backward()
+    parts = {"read": slice(0, 4), "write": slice(4, 8), "map": slice(8, 24)}
+    largest = {
+        (k, part): getattr(model.blocks[k // 2], ("attn_mhc", "ffn_mhc")[k % 2]).bias.grad[at].abs().max().item()
+        for k in range(6)
+        for part, at in parts.items()
+    }
+    scale = max(largest.values())
+    assert {key for key, g in largest.items() if g < 1e-6 * scale} == {(0, "read"), (0, "map"), (5, "map")}
+
+
 @DESIGN
 def test_training_forward_equals_the_resumable_one(design, tokens):
     model = generic(config(design, n_layers=6))
@@ -67,7 +82,8 @@ def test_states_are_never_changed_in_place(design, tokens):
         for l in range(3):
             before = [t.clone() for t in tensors(state)]
             following = model.apply_block(l, state)
-            model.represent(l, state), model.readout(state, l), model.skip_block(l, state)
+            model.represent(l, state), model.readout(state, l)
+            model.skip_block(l, state), model.skip_block(l, state, "released")
             model.apply_block(l, state, params_of=(l + 1) % 3)
             assert all(map(torch.equal, tensors(state), before))
             state = following
@@ -101,13 +117,32 @@ def test_settled_states_can_be_stacked_along_the_batch(design, tokens):
         assert torch.allclose(model.readout(through(model, stacked, (2,))), model(tokens), rtol=0, atol=1e-12)
 
 
+def branch_input(cfg, k, u, norm):
+    """What the branch of sub-layer k reads where u is the sum that the pathway weights give; k = 6: the head."""
+    if k < 6 and cfg.design == "moda_postln":
+        return u
+    centred = u - u.mean(-1, keepdim=True) if cfg.design == "deepnorm" and k > 0 else u
+    if k < 6 and cfg.design == "deepnorm":
+        return centred
+    scale = (k // 2 + 1) ** -0.5 if k < 6 and cfg.design == "lns" else 1.0
+    return scale * norm.weight * centred / (centred.square().mean(-1, keepdim=True) + cfg.norm_eps).sqrt()
+
+
 @DESIGN
 def test_pathway_weights_rebuild_every_sublayer_input(design, tokens):
-    """u_k = sum_i w_{i->k} f_i + w_emb x0; a large eps makes the norm of u_k tell its scale."""
-    model = generic(config(design, norm_eps=0.1, attnres_eps=0.1, hc_rms_eps=0.1))
-    residual, eps = model.residual, 0.1
+    """u_k = sum_i w_{i->k} f_i + w_emb x0; a large eps makes the norm of u_k tell its scale.
+
+    The weights leave out the gains of norms around the sum and DeepNorm's centring: the gains are ones here.
+    """
+    eps = dict.fromkeys(("norm_eps", "attnres_eps", "hc_rms_eps", "mhc_rms_eps"), 0.1)
+    cfg = config(design, attnres_block_size=2, **eps)
+    model = generic(cfg)
     with torch.no_grad():
-        state = model.start(tokens)
+        if design != "sandwich":
+            for name, parameter in model.named_parameters():
+                if name.endswith("post_norm.weight"):
+                    parameter.fill_(1.0)
+        residual, state = model.residual, model.start(tokens)
         sources = [model.embed(tokens)]
         first = residual.read_weights(state, 0, model.blocks[0])
         made_of = torch.ones_like(first)[..., None]  # rows x sources: every row starts as the embedding
@@ -115,10 +150,9 @@ def test_pathway_weights_rebuild_every_sublayer_input(design, tokens):
             at = model.blocks[k // 2] if k < 6 else model
             weights = (residual.read_weights(state, k, at)[..., None, :] @ made_of).squeeze(-2)
             u = torch.einsum("bts,btds->btd", weights, torch.stack(sources, -1))
-            norm = model.norm if k == 6 else getattr(at, ("attn_norm", "ffn_norm")[k % 2])
+            norm = model.norm if k == 6 else getattr(at, ("attn_norm", "ffn_norm")[k % 2], None)
             x = residual.finish(state, 3, model) if k == 6 else residual.read(state, k, at)[0]
-            expected = norm.weight * u / (u.square().mean(-1, keepdim=True) + eps).sqrt()
-            assert torch.allclose(x, expected, rtol=0, atol=1e-9 * float(x.abs().max()))
+            assert torch.allclose(x, branch_input(cfg, k, u, norm), rtol=0, atol=1e-9 * float(x.abs().max()))
             if k == 6:
                 break
             following, out = model.sublayer(k, state, at)
@@ -139,7 +173,8 @@ def test_bfloat16_autocast_is_close_to_float32(design, tokens):
 
     exact = loss()
     with torch.autocast("cpu", torch.bfloat16):
-        assert all(t.dtype == torch.bfloat16 for t in tensors(model.start(tokens)))
+        stream = torch.float32 if design == "keel" else torch.bfloat16
+        assert all(t.dtype == stream for t in tensors(model.start(tokens)))
         rounded = loss()
         rounded.backward()
     assert abs(rounded - exact) < 2e-3 * exact
@@ -164,7 +199,9 @@ def test_extreme_parameters_give_finite_numbers(design, tokens):
 
 
 @DESIGN
-@pytest.mark.parametrize("shape", [{}, {"n_kv_heads": 4}, {"n_layers": 1}, {"d_model": 88, "n_layers": 5}])
+@pytest.mark.parametrize(
+    "shape", [{}, {"n_kv_heads": 4}, {"n_layers": 1}, {"d_model": 88, "n_layers": 5, "d_ff": 264, "n_streams": 3}]
+)
 def test_parameter_count_in_closed_form(design, shape):
     cfg = config(design, **shape)
     with torch.device("meta"):
@@ -180,7 +217,24 @@ def test_no_buffers_and_strict_reload(design, tokens):
 
 
 @DESIGN
+@pytest.mark.parametrize("shift", [5])
+def test_absolute_positions_matter_to_moda_alone(design, shift, tokens, monkeypatch):
+    """Rotations tell distances, but MoDA scores its depth keys, not rotated, with rotated queries."""
+    from depthbench.model import layers
+
+    model = generic(config(design))
+    before = model(tokens)
+
+    def shifted(n_positions, *others):
+        return [table[shift:] for table in layers.rotary_tables(n_positions + shift, *others)]
+
+    monkeypatch.setattr(layers, "_cached_tables", shifted)
+    difference = (model(tokens) - before).abs().max() / before.abs().max()
+    assert difference > 1e-4 if design.startswith("moda") else difference < 1e-9
+
+
+@DESIGN
 def test_other_skip_modes_are_refused(design, tokens):
     model = generic(config(design))
-    with pytest.raises(UserError, match="E-CONFIG skip_mode='released'"):
-        model.skip_block(0, model.start(tokens), mode="released")
+    with pytest.raises(UserError, match="E-CONFIG skip_mode='zero': unknown; choose one of mask, released"):
+        model.skip_block(0, model.start(tokens), mode="zero")

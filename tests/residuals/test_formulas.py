@@ -10,6 +10,12 @@ from depthbench.designs import DESIGNS
 CONFIGS = {design: config(design) for design in DESIGNS} | {
     "hc, two streams": config("hc", n_streams=2),
     "hc, norm then sum": config("hc", hc_readout="norm_then_sum"),
+    "mhc, two streams": config("mhc", n_streams=2),
+    "mhc, 20 iterations": config("mhc", sinkhorn_iters=20, sinkhorn_eps=1e-6),
+    **{f"attnres_block, {b} outputs": config("attnres_block", attnres_block_size=b) for b in (1, 3, 4, 5, 6)},
+    "attnres_block, five blocks": config("attnres_block", n_layers=5),
+    "moda, one head each": config("moda", n_kv_heads=4),
+    "keel, five blocks": config("keel", n_layers=5),
 }
 CASES = pytest.mark.parametrize("cfg", CONFIGS.values(), ids=CONFIGS.keys())
 
@@ -37,13 +43,15 @@ def test_depth_states_and_logits(cfg, tokens):
 
 
 @CASES
-@pytest.mark.parametrize("skipped", [(0,), (1,), (2,), (0, 2)])
-def test_skipped_blocks_do_not_exist(cfg, skipped, tokens):
+@pytest.mark.parametrize(("mode", "both"), [("mask", (0, 2)), ("released", (0, 1))])
+@pytest.mark.parametrize("skipped", [(0,), (1,), (2,), "both"])
+def test_skipped_blocks_do_not_exist(cfg, skipped, both, mode, tokens):
+    skipped = both if skipped == "both" else skipped
     model = generic(cfg)
     state = model.start(tokens)
     for l in range(cfg.n_layers):
-        state = model.skip_block(l, state) if l in skipped else model.apply_block(l, state)
-    depth, logits = literal(model, tokens, skipped=skipped)
+        state = model.skip_block(l, state, mode) if l in skipped else model.apply_block(l, state)
+    depth, logits = literal(model, tokens, skipped=skipped, released=mode == "released")
     assert close(model.represent(cfg.n_layers, state), depth[-1])
     assert close(model.readout(state), logits)
 
@@ -52,6 +60,7 @@ def test_skipped_blocks_do_not_exist(cfg, skipped, tokens):
 @pytest.mark.parametrize("order", [(1, 0, 2), (2, 1, 0), (0, 0, 1)])
 def test_blocks_run_with_the_tensors_of_another(cfg, order, tokens):
     model = generic(cfg)
+    order = (*order, *range(3, cfg.n_layers))
     before = {name: t.clone() for name, t in model.state_dict().items()}
     state = model.start(tokens)
     for position, owner in enumerate(order):
@@ -66,11 +75,12 @@ def test_logit_lens_decodes_the_depth_state(cfg, position, tokens):
     model = generic(cfg)
     state = through(model, model.start(tokens), range(position))
     z = model.represent(position, state).unflatten(-1, (-1, cfg.d_model))
-    eps = cfg.attnres_eps if cfg.design == "attnres_full" else cfg.norm_eps
+    eps = cfg.attnres_eps if cfg.design.startswith("attnres") else cfg.norm_eps
     if cfg.hc_readout == "norm_then_sum":
         head = formulas.rms(z, model.norm.weight, eps).sum(-2)
     else:
-        head = formulas.rms(z.sum(-2), model.norm.weight, eps)
+        collapsed = z.mean(-2) if cfg.design == "mhc" else z.sum(-2)
+        head = formulas.rms(collapsed, model.norm.weight, eps)
     assert close(model.readout(state, position), head @ model.lm_head.weight.T)
 
 

@@ -88,24 +88,55 @@ def test_table_9(L, d, d_ff, head_dim, backbone, total):
     assert (cfg.backbone_params(), cfg.table_params()) == (backbone, total)
 
 
-@pytest.mark.parametrize(
-    ("design", "total"), [("preln", 405_406_720), ("attnres_full", 405_505_024), ("hc", 405_702_880)]
-)
-def test_table_6(design, total):
-    assert ModelConfig(design, d_model=1024, n_layers=24, n_heads=16).count_params() == total
+# Design, true total at L = 24, d = 1024, overhead over Pre-LN in percent
+TABLE_6 = [
+    ("preln", 405_406_720, "0.0000"),
+    ("lns", 405_406_720, "0.0000"),
+    ("deepnorm", 405_406_720, "0.0000"),
+    ("keel", 405_454_848, "0.0119"),
+    ("sandwich", 405_455_872, "0.0121"),
+    ("attnres_full", 405_505_024, "0.0242"),
+    ("attnres_block", 405_505_024, "0.0242"),
+    ("hc", 405_702_880, "0.0731"),
+    ("mhc", 410_126_608, "1.1642"),
+    ("moda", 453_641_216, "11.8978"),
+    ("moda_postln", 453_641_216, "11.8978"),
+]
+
+
+@pytest.mark.parametrize(("design", "total", "overhead"), TABLE_6)
+def test_table_6(design, total, overhead):
+    cfg = ModelConfig(design, d_model=1024, n_layers=24, n_heads=16)
+    assert cfg.count_params() == total
+    assert f"{100 * (total / shape(24, 1024).count_params() - 1):.4f}" == overhead
+    assert cfg.table_params() == 405_356_544  # the paper's tables show the backbone of all designs
+
+
+def test_overheads_with_grouped_heads():
+    """Section 3 of the specification: HC 2 L (6 d + 26), mHC 2 L (96 d + 27), MoDA 2 d d_kv (L - 1)."""
+    keys = {"d_model": 64, "n_layers": 5, "n_heads": 4, "n_kv_heads": 2}
+    plain = ModelConfig("preln", **keys).count_params()
+    own = {"hc": 10 * (6 * 64 + 26), "mhc": 10 * (96 * 64 + 27), "moda": 2 * 64 * 32 * 4, "keel": 9 * 64}
+    assert {design: ModelConfig(design, **keys).count_params() - plain for design in own} == own
+
+
+@pytest.mark.parametrize(("L", "b"), [(1, 1), (4, 1), (5, 2), (16, 4), (20, 5), (28, 7), (32, 8), (42, 11), (70, 18)])
+def test_block_size_of_attnres(L, b):
+    assert ModelConfig("attnres_block", d_model=64, n_layers=L, n_heads=4).attnres_block_size == b
 
 
 def test_derived_keys_and_defaults():
     cfg = ModelConfig("hc", d_model=64, n_layers=4, n_heads=4, norm_eps=1e-5)
     assert (cfg.n_kv_heads, cfg.head_dim, cfg.d_ff) == (4, 16, 176)
-    assert (cfg.hc_rms_eps, cfg.attnres_eps) == (1e-5, 1e-5)
+    assert (cfg.hc_rms_eps, cfg.mhc_rms_eps, cfg.attnres_eps) == (1e-5, 1e-5, 1e-5)
+    assert (cfg.sinkhorn_iters, cfg.sinkhorn_eps, cfg.attnres_block_size, cfg.init) == (20, 1e-6, 1, "default")
     assert (cfg.vocab_size, cfg.rope_theta, cfg.init_std, cfg.n_streams) == (50280, 10000, 0.02, 4)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"design": "resnet"}, "design='resnet': unknown; choose one of attnres_full, .*hc, .*preln"),
+        ({"design": "resnet"}, "design='resnet': unknown; choose one of attnres_block, .*denseformer, .*sandwich"),
         ({"d_model": 65}, "d_model=65: not n_heads x head_dim = 4 x 16"),
         ({"head_dim": 8}, "d_model=64: not n_heads x head_dim = 4 x 8"),
         ({"d_model": 60}, "head_dim=15: odd"),
@@ -119,6 +150,11 @@ def test_derived_keys_and_defaults():
         ({"norm_eps": 0.0}, "norm_eps=0.0: not a number above 0"),
         ({"rope_theta": float("nan")}, "rope_theta=nan: not a number above 0"),
         ({"init_std": "0.02"}, "init_std='0.02': not a number above 0"),
+        ({"sinkhorn_iters": 0}, "sinkhorn_iters=0: not a whole number above 0"),
+        ({"sinkhorn_eps": -1e-6}, "sinkhorn_eps=-1e-06: not a number above 0"),
+        ({"attnres_block_size": 1.5}, "attnres_block_size=1.5: not a whole number above 0"),
+        ({"mhc_rms_eps": 0}, "mhc_rms_eps=0: not a number above 0"),
+        ({"init": "zero"}, "init='zero': unknown; choose one of default, legacy"),
         ({"hc_readout": "mean"}, "hc_readout='mean': unknown; choose one of sum_then_norm, norm_then_sum"),
     ],
 )
@@ -140,8 +176,7 @@ def test_all_problems_are_told_at_once():
 
 
 def test_designs_are_the_files_of_the_folder():
-    assert {"preln", "hc", "attnres_full"} <= set(DESIGNS)
-    assert not {"base", "__init__"} & set(DESIGNS)
+    assert {design for design, *_ in TABLE_6} | {"denseformer"} == set(DESIGNS)
 
 
 def test_planning_imports_no_torch():

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from depthbench import checkpoint, optim, train
 from depthbench.data.loader import Windows
+from depthbench.designs import DESIGNS
 
 NOT_COMPARED = {"time", "tokens_per_s", "memory_bytes"}
 BATCH, MICRO_BATCH, STEPS = 4, 2, 40
@@ -42,7 +43,12 @@ def logged(path):
     return [{key: value for key, value in row.items() if key not in NOT_COMPARED} for row in rows]
 
 
-@pytest.mark.parametrize("design", ["preln", "hc", "attnres_full"])
+FAST = ("preln", "hc", "attnres_full", "moda")  # one of each way to carry a state
+
+
+@pytest.mark.parametrize(
+    "design", [d if d in FAST else pytest.param(d, marks=pytest.mark.slow) for d in DESIGNS if d != "denseformer"]
+)
 def test_killed_stopped_and_finished_equals_undisturbed(prepared, tmp_path, design):
     spec = prepared.spec(design, steps=STEPS)
     windows = Windows(prepared.folder, spec.sequence_length)

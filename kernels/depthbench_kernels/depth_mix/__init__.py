@@ -9,13 +9,22 @@ Scores, softmax and statistics are float32 (float64 for float64 sources); h and 
 Source: attention residuals as in the DepthBench paper (arXiv 2609.32534), Appendix A.
 """
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from depthbench_kernels._select import implementation
 from depthbench_kernels.depth_mix import eager, reference
-from depthbench_kernels.depth_mix.reference import depth_mix, depth_weights
+from depthbench_kernels.depth_mix.reference import depth_weights
 
 __all__ = ["depth_mix", "depth_weights", "workspace"]
+
+
+def depth_mix(sources: Sequence[Tensor], weight: Tensor, gain: Tensor | None = None, *, eps: float) -> Tensor:
+    """Return y of one site, or its mixture h where no gain is given, (..., d); for short lists and analyses."""
+    if gain is None:
+        return reference.depth_mix(sources, weight, eps=eps)
+    return implementation(reference, eager).depth_mix(sources, weight, gain, eps=eps)
 
 
 def workspace(embedding: Tensor, weights: Tensor, *, eps: float) -> "eager.Workspace | reference.Workspace":

@@ -20,8 +20,12 @@ its slot, and the gradient of the source is pulled from the slots c + 1 .. Q. So
 Contributions from behind a group are pulled for all its sources in one read. Scores are recomputed in backward,
 not kept. D is formed from the rounded dh and the unrounded h: its closed form, nearly zero, would lose the query
 gradients.
+
+`depth_mix` is one site over a list of sources, for short lists: sources are read where they lie, one after the
+other, and each gets its gradient at once.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,6 +36,11 @@ from depthbench_kernels._dtypes import arithmetic
 from depthbench_kernels.norms.eager import inverse_rms, norm_backward
 
 GROUP = 8  # sites
+
+
+def depth_mix(sources: Sequence[Tensor], weight: Tensor, gain: Tensor, *, eps: float) -> Tensor:
+    """Return the normalised mixture of one site."""
+    return _Mix.apply(weight, gain, eps, *sources)
 
 
 class Workspace:
@@ -180,3 +189,43 @@ class _Consume(torch.autograd.Function):
             dnewest = ws.give_back(c, dh, h).view(dy.shape)
             dembedding = ws.give_back_embedding().view(dy.shape) if c == 0 else None
         return None, None, dnewest, dgain.to(gain.dtype), dembedding, ws.dW if c == 0 else None
+
+
+class _Mix(torch.autograd.Function):
+    """(query-gain product, gain, sources) -> normalised mixture."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, gain: Tensor, eps: float, *sources: Tensor) -> Tensor:
+        shape, wide = sources[0].shape, arithmetic(sources[0])
+        with torch.autocast(weight.device.type, enabled=False):
+            V = [v.reshape(-1, shape[-1]).to(wide) for v in sources]
+            rho = torch.stack([inverse_rms(v, eps) for v in V])  # (S, tokens, 1)
+            s = torch.stack([v @ weight.to(wide) for v in V]).unsqueeze(-1).mul_(rho)
+            p = s.softmax(0)
+            h = p[0] * V[0]
+            for p_i, v in zip(p[1:], V[1:], strict=True):
+                h.addcmul_(p_i, v)
+            rstd = inverse_rms(h, eps)
+            y = (h * rstd).mul_(gain)
+        ctx.save_for_backward(weight, gain, rho, s, p, h, rstd, *sources)
+        return y.to(sources[0].dtype).view(shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        weight, gain, rho, s, p, h, rstd, *sources = ctx.saved_tensors
+        wide, d = h.dtype, h.shape[-1]
+        with torch.autocast(dy.device.type, enabled=False):
+            w = weight.to(wide)
+            dh, dgain = norm_backward(dy.reshape(h.shape).to(wide), h, rstd, gain.to(wide))
+            V = [v.reshape(h.shape).to(wide) for v in sources]
+            dp = torch.stack([(v * dh).sum(-1, keepdim=True) for v in V])
+            ds = dp.sub_((dh * h).sum(-1, keepdim=True)).mul_(p).mul_(rho)  # times rho: the score is rho w . v
+            slope = ds * rho * s / d
+            dw = torch.zeros_like(w)
+            dsources = []
+            for i, v in enumerate(V):
+                dw += ds[i, :, 0] @ v
+                dv = (p[i] * dh).addcmul_(ds[i], w).addcmul_(slope[i], v, value=-1)
+                dsources.append(dv.to(dy.dtype).view(dy.shape))
+        return dw.to(weight.dtype), dgain.to(gain.dtype), None, *dsources

@@ -17,6 +17,8 @@ from depthbench.errors import UserError
 from depthbench.model.config import ModelConfig
 from depthbench.model.layers import Attention, Embedding, FeedForward, Linear, RMSNorm
 
+SKIP_MODES = ("mask", "released")
+
 
 class Block(nn.Module):
     """One attention and one FFN; the residual design adds its norms and connectors."""
@@ -86,9 +88,15 @@ class Model(nn.Module):
         return self.residual.settle(state)
 
     def skip_block(self, position: int, state: Any, mode: str = "mask") -> Any:
-        """Return the state behind `position` as if the block there did not exist."""
-        if mode != "mask":
-            raise UserError("E-CONFIG", f"skip_mode={mode!r}: unknown; use mask")
+        """Return the state behind `position` with the block there left out.
+
+        "mask": later blocks read nothing of it, as if it did not exist. "released": the rule of the paper's public
+        code, which differs for AttnRes (the next mixture at a boundary copies its newest source) and MoDA (the
+        block's depth slots stay, as zeros).
+        """
+        assert 0 <= position < self.cfg.n_layers, position
+        if mode not in SKIP_MODES:
+            raise UserError("E-CONFIG", f"skip_mode={mode!r}: unknown; choose one of {', '.join(SKIP_MODES)}")
         return self.residual.skip(state, position, mode)
 
     def represent(self, position: int, state: Any) -> Tensor:

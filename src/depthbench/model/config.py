@@ -17,7 +17,7 @@ from depthbench.designs import DESIGNS
 from depthbench.errors import UserError
 
 DERIVED: Any = None  # filled from other keys
-READOUTS = ("sum_then_norm", "norm_then_sum")
+CHOICES = {"hc_readout": ("sum_then_norm", "norm_then_sum"), "init": ("default", "legacy")}
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,13 @@ class ModelConfig:
     init_std: float = 0.02
     n_streams: int = 4
     hc_rms_eps: float = DERIVED  # norm_eps
+    mhc_rms_eps: float = DERIVED  # norm_eps
+    sinkhorn_iters: int = 20
+    sinkhorn_eps: float = 1e-6
     attnres_eps: float = DERIVED  # norm_eps
+    attnres_block_size: int = DERIVED  # 2 n_layers / 8, rounded up: at most 8 blocks
     hc_readout: str = "sum_then_norm"
+    init: str = "default"  # "legacy": mHC with a zero bias and a drawn projection
 
     @classmethod
     def read(cls, values: dict[str, Any]) -> "ModelConfig":
@@ -60,7 +65,9 @@ class ModelConfig:
             "head_dim": self.d_model // self.n_heads,
             "d_ff": -(-8 * self.d_model // 48) * 16,
             "hc_rms_eps": self.norm_eps,
+            "mhc_rms_eps": self.norm_eps,
             "attnres_eps": self.norm_eps,
+            "attnres_block_size": -(-2 * self.n_layers // 8),
         }
         for key, value in derived.items():
             if getattr(self, key) is DERIVED:
@@ -71,8 +78,9 @@ class ModelConfig:
         problems = []
         if self.design not in DESIGNS:
             problems.append(f"design={self.design!r}: unknown; choose one of {', '.join(DESIGNS)}")
-        if self.hc_readout not in READOUTS:
-            problems.append(f"hc_readout={self.hc_readout!r}: unknown; choose one of {', '.join(READOUTS)}")
+        for key, known in CHOICES.items():
+            if getattr(self, key) not in known:
+                problems.append(f"{key}={getattr(self, key)!r}: unknown; choose one of {', '.join(known)}")
         for field in fields(self):
             value = getattr(self, field.name)
             if field.type is str or value is DERIVED:
@@ -114,10 +122,16 @@ class ModelConfig:
     def count_params(self) -> int:
         """Return the true number of parameters; other than built-in designs are counted on the meta device."""
         d, L, m = self.d_model, self.n_layers, self.n_streams
-        own = {
-            "preln": 0,
+        kv = 2 * d * self.n_kv_heads * self.head_dim * (L - 1)
+        own = dict.fromkeys(("preln", "lns", "deepnorm"), 0) | {
+            "sandwich": 2 * d * L,
+            "keel": (2 * L - 1) * d,
             "hc": 2 * L * ((m + 2) * d + m * m + 2 * m + 2),
+            "mhc": 2 * L * ((m * m + 2 * m) * (m * d + 1) + 3),
             "attnres_full": 4 * d * L,
+            "attnres_block": 4 * d * L,
+            "moda": kv,
+            "moda_postln": kv,
         }
         if self.design in own:
             return self.table_params() + (2 * L + 1) * d + own[self.design]

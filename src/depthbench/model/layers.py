@@ -85,9 +85,14 @@ class Attention(nn.Module):
         self.wv = Linear(cfg.d_model, cfg.n_kv_heads * cfg.head_dim)
         self.wo = Linear(cfg.n_heads * cfg.head_dim, cfg.d_model)
 
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries (B, T, H, e), keys and values (B, T, G, e), none of them rotated."""
+        q, k, v = (w(x).unflatten(-1, (-1, self.head_dim)) for w in (self.wq, self.wk, self.wv))
+        return q, k, v
+
     def forward(self, x: Tensor) -> Tensor:
         """Return the branch output, (B, T, d) -> (B, T, d)."""
-        q, k, v = (w(x).unflatten(-1, (-1, self.head_dim)) for w in (self.wq, self.wk, self.wv))
+        q, k, v = self.heads(x)
         q, k, v = (t.transpose(1, 2) for t in (rotate(q, self.theta), rotate(k, self.theta), v))
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.grouped)
         return self.wo(out.transpose(1, 2).flatten(2))

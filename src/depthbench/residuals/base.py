@@ -19,6 +19,11 @@ def side(k: int) -> str:
     return ("attn", "ffn")[k % 2]
 
 
+def inverse_rms(x: Tensor, eps: float) -> Tensor:
+    """Return 1 / sqrt(mean(x^2) + eps) over the last dimension, kept as size 1."""
+    return x.square().mean(-1, keepdim=True).add(eps).rsqrt()
+
+
 class Residual:
     """Base of all designs; `cfg` is the model's configuration."""
 
@@ -65,7 +70,11 @@ class Residual:
         return state
 
     def skip(self, state: Any, position: int, mode: str) -> Any:
-        """Return the settled state behind `position` with the block there left out."""
+        """Return the settled state behind `position` with the block there left out.
+
+        `mode` is one of `model.backbone.SKIP_MODES`: "mask" takes the block out of everything that later
+        blocks read, "released" follows the paper's public code where that differs.
+        """
         return state
 
     def represent(self, state: Any, position: int, model: nn.Module) -> Tensor:

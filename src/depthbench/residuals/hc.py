@@ -33,8 +33,17 @@ class Connector(nn.Module):
         self.dynamic_alpha_scale = nn.Parameter(torch.tensor(0.01))
         self.dynamic_beta_scale = nn.Parameter(torch.tensor(0.01))
 
-    def routing(self) -> HCRouting:
-        """Return the parameters as the operation takes them."""
+        self.eps = cfg.hc_rms_eps
+
+    def boundary(self, state: "State", norm: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (carried, write weights, branch input) behind the pending write."""
+        return hc_boundary(*state, self._routing(), norm.weight, routing_eps=self.eps, eps=norm.eps)
+
+    def weights(self, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return read weights (B, T, m), map (B, T, m, m) as [in, out] and write weights (B, T, m)."""
+        return hc_routing(streams, self._routing(), eps=self.eps)
+
+    def _routing(self) -> HCRouting:
         return HCRouting(*(getattr(self, name) for name in HCRouting._fields))
 
 
@@ -48,12 +57,14 @@ class State(NamedTuple):
 class Residual(base.Residual):
     """m streams; read, map and write by the connectors."""
 
-    no_decay = ("static_alpha", "static_beta")
+    no_decay: tuple[str, ...] = ("static_alpha", "static_beta")
+    key = "hc"  # ends the names of the connectors
+    connector: type[nn.Module] = Connector
 
     def modules(self, l: int) -> dict[str, nn.Module]:
         own = super().modules(l)
         if l < self.cfg.n_layers:
-            own |= {f"{base.side(k)}_hc": Connector(self.cfg, k) for k in (2 * l, 2 * l + 1)}
+            own |= {f"{base.side(k)}_{self.key}": self.connector(self.cfg, k) for k in (2 * l, 2 * l + 1)}
         return own
 
     def init_std(self, name: str, std: float | None) -> float | None:
@@ -65,10 +76,8 @@ class Residual(base.Residual):
         return State(x0[..., None, :].expand(*x0.shape[:-1], self.cfg.n_streams, -1))
 
     def read(self, state: State, k: int, block: nn.Module) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        norm, connector = (getattr(block, base.side(k) + name) for name in ("_norm", "_hc"))
-        carried, w, x = hc_boundary(
-            *state, connector.routing(), norm.weight, routing_eps=self.cfg.hc_rms_eps, eps=norm.eps
-        )
+        norm = getattr(block, base.side(k) + "_norm")
+        carried, w, x = self._connector(k, block).boundary(state, norm)
         return x, (carried, w)
 
     def write(self, memo: tuple[Tensor, Tensor], k: int, block: nn.Module, out: Tensor) -> State:
@@ -90,11 +99,10 @@ class Residual(base.Residual):
     def read_weights(self, state: State, k: int, at: nn.Module) -> Tensor:
         if k == 2 * self.cfg.n_layers:
             return torch.ones_like(state.carried[..., 0])
-        return self._routing(state, k, at)[0]
+        return self._connector(k, at).weights(state.carried)[0]
 
     def write_weights(self, state: State, k: int, block: nn.Module, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return *self._routing(state, k, block)[1:], out
+        return *self._connector(k, block).weights(state.carried)[1:], out
 
-    def _routing(self, state: State, k: int, block: nn.Module) -> tuple[Tensor, Tensor, Tensor]:
-        connector = getattr(block, base.side(k) + "_hc")
-        return hc_routing(state.carried, connector.routing(), eps=self.cfg.hc_rms_eps)
+    def _connector(self, k: int, block: nn.Module) -> Any:
+        return getattr(block, f"{base.side(k)}_{self.key}")

@@ -1,0 +1,24 @@
+"""A design is added by its file and its line in the configuration: the line of the page, and the micro study."""
+
+import csv
+import re
+
+
+def test_denseformer_is_in_every_artifact(checkout):
+    page = (checkout.folder / "docs" / "add-a-design.md").read_text()
+    line = re.search(r"```yaml\n(.*?)```", page, re.DOTALL)[1]
+    checkout.edit("config.yaml", "\nrecipes:", f"{line}\nrecipes:")
+    old = "main: {scale: u, designs: [preln, attnres_full], "
+    checkout.edit("config.yaml", old, old.replace("attnres_full", "attnres_full, denseformer"))
+    _, trained = checkout.plan("--config", "study=micro")
+    added = sorted(path for path in trained if path.startswith("denseformer/"))
+    assert added == ["denseformer/u-d16-l2/lr1e-2-s0", "denseformer/u-d16-l4/lr1e-2-s0"]
+    checkout.snakemake("-c2", "--config", "study=micro")
+    shown = {}
+    for path in (checkout.folder / "results" / "micro").glob("*/*.csv"):
+        with path.open() as file:
+            rows = list(csv.DictReader(file))
+        if "design" in rows[0]:
+            shown[path.name] = {(row["design"], row["n_layers"]) for row in rows}
+    assert {"losses.csv", "validation_loss.csv"} <= set(shown)
+    assert all({("denseformer", "2"), ("denseformer", "4")} <= pairs for pairs in shown.values()), shown
