@@ -1,6 +1,6 @@
 """What a study asks for, before anything runs: runs, tokens, passes over the text, FLOPs, GPU-hours, disk.
 
-FLOPs are those of `cost.training`: three forward passes' worth for each token. GPU-hours = FLOPs / (MFU x peak of the
+FLOPs are those of `cost.training_flops`, three forward passes for each sequence. GPU-hours = FLOPs / (MFU x peak of the
 device). Disk is that of the weights that stay (4 bytes a parameter); a run at work needs six times its weights more
 (two checkpoints of weights and both moments).
 """
@@ -50,7 +50,10 @@ def _row(config: Config, suite: str, members: list[Run], seen: set[Run], train_t
     tokens = {run: spec.steps * spec.batch_sequences * spec.sequence_length for run, spec in specs.items()}
     sizes = {run: model.count_params() for run, model in models.items()}
     new = [run for run in members if run not in seen]
-    flops = sum(cost.training(models[run], specs[run].sequence_length, tokens[run]) for run in new)
+    flops = sum(
+        cost.training_flops(models[run], specs[run].sequence_length) * specs[run].steps * specs[run].batch_sequences
+        for run in new
+    )
     return Row(
         suite=suite,
         n_runs=len(members),

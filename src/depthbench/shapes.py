@@ -26,14 +26,15 @@ class Rule:
         Raises:
             UserError: E-CONFIG if the width does not suit the heads.
         """
+        ffn = {"d_ff": self.ffn_ratio * d_model} if self.ffn_ratio else {}
         return ModelConfig(
             design="preln",
             d_model=d_model,
             n_layers=n_layers,
             n_heads=self.n_heads,
             n_kv_heads=self.n_kv_heads or self.n_heads,
-            d_ff=self.ffn_ratio and self.ffn_ratio * d_model,
             vocab_size=self.vocab_size,
+            **ffn,
         )
 
 

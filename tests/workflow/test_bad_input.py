@@ -159,7 +159,7 @@ def test_odd_documents_are_prepared_and_counted(depthbench, tmp_path):
     folder.mkdir()
     path = texts(folder / "a.jsonl")
     with path.open("ab") as file:
-        file.write(b'{"text": ""}\n{"text": "caf\xe9 au lait"}\n')
+        file.write(b'{"text": ""}\n{"text": "na\xefve words"}\n')
         file.write(json.dumps({"text": "a long story " * 800_000}).encode() + b"\n")
     path.chmod(0o444)
     with gzip.open(folder / "b.jsonl.gz", "wb") as file:
