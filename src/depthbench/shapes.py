@@ -6,6 +6,7 @@ Every width gives an even head size, so it is a multiple of 2 n_heads; d_ff = 8 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from depthbench.errors import UserError
 from depthbench.model.config import ModelConfig
@@ -26,7 +27,7 @@ class Rule:
         Raises:
             UserError: E-CONFIG if the width does not suit the heads.
         """
-        ffn = {"d_ff": self.ffn_ratio * d_model} if self.ffn_ratio else {}
+        ffn: dict[str, Any] = {"d_ff": self.ffn_ratio * d_model} if self.ffn_ratio else {}
         return ModelConfig(
             design="preln",
             d_model=d_model,
