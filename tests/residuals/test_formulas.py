@@ -26,7 +26,10 @@ def close(got, expected):
 
 def literal(model, tokens, **changes):
     with torch.no_grad():
-        return getattr(formulas, model.cfg.design)(model.state_dict(), model.cfg, tokens, **changes)
+        formula = getattr(formulas, model.cfg.design, None)
+        if formula is None:
+            pytest.skip(f"write the formula of {model.cfg.design} into tests/residuals/formulas.py")
+        return formula(model.state_dict(), model.cfg, tokens, **changes)
 
 
 @CASES
