@@ -95,7 +95,7 @@ def test_the_spec_holds_what_trains_and_nothing_else(raw):
     before = runs.spec(loaded, run)
     spec = before.as_dict()
     assert spec["model"] == {
-        "design": "preln", "d_model": 28, "n_layers": 16, "n_heads": 2, "vocab_size": 512, "init_std": 0.05,
+        "design": "preln", "d_model": 28, "n_layers": 16, "n_heads": 2, "vocab_size": 512, "init_std": 0.1,
     }  # fmt: skip
     assert (spec["steps"], spec["lr"], spec["seed"]) == (loaded.scales["t"].steps, "1e-2", 0)
     assert spec["data"]["origins"] == ["wiki_leads"]
@@ -122,10 +122,10 @@ def test_a_spec_reads_back_and_a_wrong_one_is_told(raw):
     text = runs.dumps(spec.as_dict())
     assert runs.RunSpec.read(text) == spec
     assert spec.matches(json.loads(text))
-    assert not spec.matches({**json.loads(text), "steps": 121})
-    assert not spec.matches({"steps": 120})
+    assert not spec.matches({**json.loads(text), "steps": 241})
+    assert not spec.matches({"steps": 240})
     with pytest.raises(UserError, match="E-SPEC steps"):
-        runs.RunSpec.read(text.replace('"steps":120', '"steps":0'))
+        runs.RunSpec.read(text.replace('"steps":240', '"steps":0'))
     with pytest.raises(UserError, match="E-SPEC"):
         runs.RunSpec.read("{")
 
@@ -143,7 +143,7 @@ def test_an_artifact_names_the_suites_of_its_runs(raw):
     plan = spec["plans"]["preln/t-d28-l16/lr1e-2-s0"]
     assert plan == {
         "model": runs.spec(loaded, runs.parse("preln/t-d28-l16/lr1e-2-s0")).as_dict()["model"],
-        "steps": 120, "tokens": 120 * 8 * 128, "lr": "1e-2", "seed": 0, "declared_lr": "1e-2",
+        "steps": 240, "tokens": 240 * 4 * 128, "lr": "1e-2", "seed": 0, "declared_lr": "1e-2",
     }  # fmt: skip
 
 
@@ -168,7 +168,7 @@ KEYS = {
     "studies.tiny.n_heads": (1, lambda run: True),
     "studies.tiny.tokenizer.vocab_size": (513, lambda run: True),
     "recipes.tiny.sequence_length": (64, lambda run: True),
-    "recipes.tiny.batch_sequences": (4, lambda run: True),
+    "recipes.tiny.batch_sequences": (8, lambda run: True),
     "recipes.tiny.threads": (2, lambda run: True),
     "recipes.tiny.init_std": (0.04, lambda run: True),
     "recipes.tiny.precision.compute": ("bfloat16", lambda run: True),

@@ -32,8 +32,8 @@ def test_a_figure_by_name_needs_its_own_runs_only(checkout):
     jobs, runs = checkout.plan("validation_loss")
     n_runs = 3 * len(DESIGNS) + 2
     assert (jobs["train"], jobs["evaluate"], jobs["validation_loss"]) == (n_runs, n_runs, 1)
-    shapes = {"d52-l4", "d40-l8", "d28-l16"}
-    main = {f"{d}/t-{s}/lr{'5e-3' if d == 'deepnorm' else '1e-2'}-s0" for d in DESIGNS for s in shapes}
+    shapes, rates = {"d52-l4", "d40-l8", "d28-l16"}, {"deepnorm": "5e-3", "sandwich": "2e-2"}
+    main = {f"{d}/t-{s}/lr{rates.get(d, '1e-2')}-s0" for d in DESIGNS for s in shapes}
     assert set(runs) == main | {"preln/t-d56-l4/lr1e-2-s0", "hc/t-d56-l4/lr1e-2-s0"}
 
 
@@ -59,7 +59,7 @@ def test_a_table_by_name_needs_what_it_reads_and_no_more(checkout, name, n_runs)
 @pytest.mark.parametrize(
     "values",
     [
-        "scales={t: {steps: 120, lr: {default: 0.010}, grid: [0.0025, 0.005, 0.01, 0.02]}}",
+        "scales={t: {steps: 240, lr: {default: 0.010}, grid: [0.0025, 0.005, 0.01, 0.02]}}",
         'scales={t: {lr: {default: "1e-2"}, grid: ["25e-4", "5E-3", 1.0e-2, ".02"]}}',
         "designs={preln: {lr: 0.002, grid: [0.0005, 1.0e-3, .002, 5E-3]}}",
         "recipes={default: {optimizer: {weight_decay: 1e-1, betas: [0.90, 0.95], eps: 0.00000001}}}",
@@ -87,7 +87,7 @@ def test_command_line_and_file_give_the_same_specs(checkout):
     )
     before = checkout.call("python", "-c", code).stdout
     checkout.edit("config.yaml", "weight_decay: 0.1,", 'weight_decay: "1.0e-1",')
-    checkout.edit("config.yaml", "t: {steps: 120, lr: {default: 1e-2,", 't: {steps: "120", lr: {default: .01,')
+    checkout.edit("config.yaml", "t: {steps: 240, lr: {default: 1e-2,", 't: {steps: "240", lr: {default: .01,')
     assert checkout.call("python", "-c", code).stdout == before != ""
 
 
