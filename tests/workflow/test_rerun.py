@@ -89,22 +89,22 @@ def test_a_record_that_cannot_be_read_is_no_finished_run(finished, content):
 
 
 def test_a_partial_study_is_drawn_and_names_what_is_missing(finished):
-    run = finished.folder / "results/micro/runs" / PRELN
-    shutil.move(run, finished.folder / "aside")
+    runs = finished.folder / "results/micro/runs"  # half of them: the runs of one design
+    shutil.move(runs / "preln", finished.folder / "aside")
     finished.snakemake("-c2", *MICRO, "partial=true")
     table = (finished.folder / "results/micro/tables/losses.csv").read_text()
-    assert sum(",missing," in line and PRELN in line for line in table.splitlines()) == 1
+    assert sum(",missing," in line for line in table.splitlines()) == 2
     trend, pairs = ((finished.folder / f"results/micro/tables/{n}.csv").read_text() for n in ("depth_trend", "paired"))
-    assert "L4 d16 missing" in trend
+    assert "preln" in trend
     assert "reference missing" in pairs
     costs = (finished.folder / "results/micro/tables/run_costs.csv").read_text()
-    assert sum(",missing," in line and PRELN in line for line in costs.splitlines()) == 1
+    assert sum(",missing," in line for line in costs.splitlines()) == 2
     drawn = (finished.folder / "results/micro/figures/validation_loss.svg").read_text()
     report = finished.call("make", "report", "STUDY=micro", "READY=")
     assert report.returncode == 0, report.stdout + report.stderr
     html = (finished.folder / "results/micro/report.html").read_text()
-    assert f"Missing: {PRELN}" in html
-    shutil.move(finished.folder / "aside", run)
+    assert f"Missing: preln/u-d16-l2/lr1e-2-s0, {PRELN}." in html
+    shutil.move(finished.folder / "aside", runs / "preln")
     finished.snakemake("-c2", *MICRO)
     assert (finished.folder / "results/micro/figures/validation_loss.svg").read_text() != drawn
     assert ",missing," not in (finished.folder / "results/micro/tables/losses.csv").read_text()
