@@ -87,6 +87,8 @@ def results(losses: Path) -> str:
         rows = [row for row in csv.DictReader(file) if "main" in row["suites"].split(", ") and row["seed"] == "0"]
     shapes = list(dict.fromkeys((int(row["n_layers"]), int(row["d_model"])) for row in rows))
     cells = {(r["label"], int(r["n_layers"]), int(r["d_model"])): _cell(r) for r in rows}
+    if vague := [row["run_id"] for row in rows if row["mixed_commit"] != "False"]:
+        raise SystemExit(f"{losses}: no one commit gives {vague[0]}; run make demo-docs in a clean clone")
     entropy = float(rows[0]["unigram_entropy"])
     room = entropy - max(float(row["loss"]) for row in rows)
     lines = [
