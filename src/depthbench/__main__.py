@@ -397,6 +397,13 @@ def main() -> None:
             raise
         print(error, file=sys.stderr)
         raise SystemExit(2) from None
+    except Exception:
+        from depthbench import lock
+
+        print(
+            f"{' '.join(sys.argv[:2])} failed on {lock.who()}", file=sys.stderr
+        )  # the log has where, and the traceback
+        raise
 
 
 if __name__ == "__main__":

@@ -26,9 +26,14 @@ def held(folder: Path, what: str) -> Iterator[None]:
         if not _take(file):
             raise UserError("E-LOCK", f"{what}: {_read(file)} is at work on it; wait for it, or stop it first")
         file.truncate(0)
-        job = os.environ.get("SLURM_JOB_ID", "none")
-        print(f"host {socket.gethostname()}, process {os.getpid()}, Slurm job {job}", file=file, flush=True)
+        print(who(), file=file, flush=True)
         yield
+
+
+def who() -> str:
+    """Return host, process and Slurm job of this process."""
+    job = os.environ.get("SLURM_JOB_ID", "none")
+    return f"host {socket.gethostname()}, process {os.getpid()}, Slurm job {job}"
 
 
 def holder(folder: Path) -> str | None:

@@ -170,3 +170,13 @@ def test_odd_documents_are_prepared_and_counted(depthbench, tmp_path):
     made = manifest(out)
     assert made["rows"] == {"blank": 1, "duplicate": 1, "missing": 0, "surrogates_replaced": 1}
     assert sum(split["n_documents"] for split in made["splits"].values()) == 40 + 3
+
+
+def test_what_nobody_foresaw_leaves_traceback_and_host(depthbench, monkeypatch, tmp_path, capsys):
+    def surprise(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("depthbench.data.shards.prepare", surprise)
+    with pytest.raises(ZeroDivisionError):
+        depthbench("prepare", "--spec", spec(texts(tmp_path / "a.jsonl")), "--out", tmp_path / "out")
+    assert f"depthbench prepare failed on host {os.uname().nodename}, process {os.getpid()}" in capsys.readouterr().err

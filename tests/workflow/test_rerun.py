@@ -28,6 +28,8 @@ def test_each_run_says_where_it_comes_from(finished):
         assert [row["step"] for row in rows] == [1, 2, 3, 4]
         log = finished.folder / "results/micro/logs/train" / f"{run.relative_to(run.parents[2])}.log"
         assert f"{record['run_id']}: {record['n_params']:,} parameters" in log.read_text()
+        log = finished.folder / "results/micro/logs/evaluate" / f"{run.relative_to(run.parents[2])}.log"
+        assert f"{record['run_id']}: host {os.uname().nodename}, " in log.read_text()
 
 
 def test_edits_of_code_and_dates_run_nothing(finished):

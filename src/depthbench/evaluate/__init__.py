@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from depthbench import device, files, loading
+from depthbench import device, files, loading, lock
 from depthbench.data import tokenizer
 from depthbench.data.loader import Heldout, manifest
 from depthbench.errors import UserError
@@ -42,6 +42,7 @@ def evaluate(folder: Path, data: Path | None = None) -> tuple[pd.DataFrame, bool
     """
     with files.disk_errors():
         record = loading.record(folder)
+        print(f"{record['run_id']}: {lock.who()}", flush=True)
         own = loading.data_of(folder, record)
         data = data or own
         heldout = Heldout(data, record["spec"]["sequence_length"])
