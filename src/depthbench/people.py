@@ -1,0 +1,181 @@
+"""Commands for people, which no rule calls: shapes, plan, status, mirror."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from depthbench.errors import UserError
+
+if TYPE_CHECKING:
+    from depthbench.config import Config
+
+
+def shapes(
+    depths: Annotated[str, typer.Option(help="Numbers of layers, e.g. 16,24,32.")],
+    reference: Annotated[str | None, typer.Option(help="Shape whose size is the budget: layers,width.")] = None,
+    params: Annotated[int | None, typer.Option(min=1, help="The budget itself: parameters.")] = None,
+    backbone: Annotated[bool, typer.Option(help="Leave the embeddings out of the budget.")] = False,
+    heads: Annotated[int, typer.Option(min=1, help="Attention heads.")] = 16,
+    kv_heads: Annotated[int | None, typer.Option(min=1, help="Key/value heads; default: all heads.")] = None,
+    ffn_ratio: Annotated[int | None, typer.Option(min=1, help="d_ff / d_model; default: 8/3, rounded up.")] = None,
+    vocab_size: Annotated[int, typer.Option(min=1, help="Entries of the tokenizer.")] = 50280,
+) -> None:
+    """Find the width that each depth needs for one budget, by the paper's rule.
+
+    Example: depthbench shapes --depths 16,20,24,28,32,42,70 --reference 24,1024
+
+    Example: depthbench shapes --depths 4,8,16 --params 10000000 --heads 4 --vocab-size 4096
+    """
+    from depthbench import shapes as solver
+
+    rule = solver.Rule(heads, vocab_size, kv_heads, ffn_ratio)
+    if (reference is None) == (params is None):
+        raise UserError("E-SPEC", "give the budget once: --reference LAYERS,WIDTH or --params N")
+    anchor = rule.model(*_numbers("--reference", reference, 2)) if reference else None
+    budget = params or (anchor.backbone_params() if backbone else anchor.table_params())  # type: ignore[union-attr]
+    found = solver.solve(rule, _numbers("--depths", depths), budget, backbone)
+    _print_table(
+        ["L", "d", "d_ff", "head", "d/L", "backbone", "total", "of the budget"],
+        [
+            [
+                m.n_layers, m.d_model, m.d_ff, m.head_dim, f"{m.d_model / m.n_layers:.2f}",
+                f"{m.backbone_params():,}", f"{m.table_params():,}",
+                f"{(m.backbone_params() if backbone else m.table_params()) / budget - 1:+.2%}",
+            ]
+            for m in found
+        ],
+    )  # fmt: skip
+
+
+def plan(
+    study: Annotated[str | None, typer.Option(help="Study of config.yaml; default: the one named there.")] = None,
+    mfu: Annotated[float, typer.Option(min=0.001, max=1, help="Share of the peak that training reaches.")] = 0.4,
+    device: Annotated[str, typer.Option(help="A100, H100 or H200.")] = "A100",
+) -> None:
+    """Tell what a study asks for: runs, tokens, passes over the text, FLOPs, GPU-hours and disk, by suite.
+
+    Example: depthbench plan --study paper --mfu 0.35
+    """
+    from depthbench import plan as planner
+
+    if device not in planner.PEAKS:
+        raise UserError("E-SPEC", f"--device {device}: its peak is not known; take {', '.join(planner.PEAKS)}")
+    config = _config(study)
+    chosen = config.studies[config.study]
+    data = Path("results/data") / f"{chosen.corpus}-v{chosen.tokenizer.vocab_size}"
+    rows = planner.plan(config, _train_tokens(data), mfu, device)
+    _print_table(
+        ["suite", "runs", "new", "tokens/run", "tokens", "epochs", "parameters", "FLOPs", f"{device}-hours", "GB"],
+        [
+            [
+                r.suite, r.n_runs, r.n_new, _span(r.tokens_per_run), _short(r.tokens),
+                "-" if r.epochs is None else f"{r.epochs:.2f}", _span(r.parameters), f"{r.flops:.2e}",
+                f"{r.gpu_hours:,.1f}", f"{r.disk_bytes / 1e9:,.2f}",
+            ]
+            for r in rows
+        ],
+    )  # fmt: skip
+    print(f"at {mfu:.0%} of the {device}'s bfloat16 peak; tokens, FLOPs, hours and GB are those of the new runs;")
+    print("a run at work needs six times its weights on disk beside the GB of weights that stay")
+    if rows[0].epochs is None:
+        print(f"epochs are not known before {data} is prepared: snakemake prepare")
+
+
+def status(
+    study: Annotated[str | None, typer.Option(help="Study of config.yaml; default: the one named there.")] = None,
+    results: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("results"),
+) -> None:
+    """Tell which runs of a study are done, running, diverged, stopped, stale or missing, and which mix commits.
+
+    Example: depthbench status --study tiny
+    """
+    from depthbench import runs
+    from depthbench import status as reader
+
+    config = _config(study)
+    found = reader.status(config, runs.union(runs.suites(config)), results / config.study / "runs")
+    open_ends = [s for s in found if s.state != "done" or s.mixed]
+    _print_table(
+        ["run", "state", "step", "remark"],
+        [
+            [s.run.path, s.state, f"{s.step}/{s.steps}", s.holder or (f"commits {', '.join(s.commits)}" * s.mixed)]
+            for s in open_ends
+        ],
+    )
+    counts = [f"{sum(s.state == state for s in found)} {state}" for state in reader.STATES]
+    print(f"{config.study}: {len(found)} runs: {', '.join(counts)}; {sum(s.mixed for s in found)} of mixed commits")
+
+
+def mirror(
+    runs: Annotated[Path, typer.Argument(help="Folder with runs below it.")],
+    out: Annotated[Path, typer.Option(help="Folder of the event files.")],
+) -> None:
+    """Copy the metrics of runs, finished or not, into TensorBoard event files.
+
+    Example: depthbench mirror results/tiny/runs --out events && tensorboard --logdir events
+    """
+    from depthbench import mirror as writer
+
+    print(f"{len(writer.mirror(runs, out))} runs in {out}")
+
+
+def _config(study: str | None) -> Config:
+    """The configuration of the checkout one stands in."""
+    import yaml
+
+    from depthbench import config
+
+    try:
+        raw = yaml.safe_load(Path("config.yaml").read_text())
+    except (OSError, yaml.YAMLError) as error:
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+        raise UserError("E-CONFIG", f"config.yaml: {reason}; stand in the root of the checkout") from None
+    if not isinstance(raw, dict):
+        raise UserError("E-CONFIG", "config.yaml: not a mapping of keys; restore it")
+    return config.load({**raw, "study": study} if study else raw)
+
+
+def _train_tokens(data: Path) -> int | None:
+    from depthbench.data.loader import manifest
+
+    try:
+        return manifest(data)["splits"]["train"]["n_tokens"]
+    except UserError:
+        return None
+
+
+def _numbers(option: str, text: str, count: int | None = None) -> list[int]:
+    parts = text.split(",")
+    if not all(p.strip().isdecimal() and int(p) > 0 for p in parts) or count not in (None, len(parts)):
+        wanted = "whole numbers" if count is None else f"{count} whole numbers"
+        raise UserError("E-SPEC", f"{option} {text!r}: give {wanted} above 0, with commas between")
+    return [int(p) for p in parts]
+
+
+def _short(number: float) -> str:
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return str(number)
+
+
+def _span(ends: tuple[int, int]) -> str:
+    return "-".join(dict.fromkeys(map(_short, ends)))
+
+
+def _print_table(columns: list[str], rows: Sequence[Sequence[Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*columns, box=None, header_style="bold")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(*map(str, row))
+    # in a log or a pipe the lines are not cut to a terminal's width
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
