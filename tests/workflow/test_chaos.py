@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 MICRO = ("--config", "study=micro")
 KILLS = 30
 LONGEST = 25.0  # seconds; the whole study takes about that long
-NOT_COMPARED = {"commit", "mixed_commit", "run_id", "seconds", "tokens_per_s", "step_s", "peak_bytes", "device", "host"}
+NOT_COMPARED = {"commit", "mixed_commit"}
 
 
 def start(checkout):
@@ -53,9 +53,11 @@ def kill(main, draw):
 
 
 def compared(folder):
-    """Tables without the columns that tell when and where, and the weights."""
+    """Tables without the columns that tell of the code, all but the costs; and the weights."""
     tables = {}
     for path in sorted((folder / "results/micro/tables").glob("*.csv")):
+        if path.stem == "run_costs":
+            continue
         with path.open() as file:
             tables[path.name] = [
                 {key: value for key, value in row.items() if key not in NOT_COMPARED} for row in csv.DictReader(file)
