@@ -18,7 +18,7 @@ help: ## list the targets
 
 $(READY): envs/requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "DepthBench needs Python 3.11 or newer; name one with make PYTHON=...")'
-	@echo "setting up $(VENV): takes minutes and 2 to 8 GB of disk"
+	@echo "setting up $(VENV): takes a minute or more and at least 2.5 GB of disk"
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --requirement envs/requirements.txt
 	$(VENV)/bin/python -m pip install --quiet --no-deps --editable .

@@ -23,7 +23,7 @@ from depthbench.errors import UserError
 from depthbench.readers import COLUMNS, OF_THE_DATA, READERS
 
 # Designs are shown in the paper's order, a user's own after those of its family.
-DESIGNS = (
+ORDER = (
     *("preln", "sandwich", "lns", "deepnorm", "keel", "hc", "mhc", "mhc_legacy"),
     *("attnres_full", "attnres_block", "moda", "moda_postln"),
 )
@@ -75,8 +75,7 @@ class ArtifactSpec:
         try:
             return TypeAdapter(cls).validate_json(text)
         except ValidationError as error:
-            problems = (f"{'.'.join(map(str, e['loc'])) or 'spec'}: {e['msg']}" for e in error.errors())
-            raise UserError("E-SPEC", *problems) from None
+            raise runs.spec_error(error) from None
 
     @property
     def present(self) -> list[str]:
@@ -95,7 +94,7 @@ class ArtifactSpec:
         given = list(self.labels)
 
         def rank(design: str) -> tuple[int, int, int]:
-            built_in = DESIGNS.index(design) if design in DESIGNS else len(DESIGNS)
+            built_in = ORDER.index(design) if design in ORDER else len(ORDER)
             return get_args(Family).index(self.labels[design][1]), built_in, given.index(design)
 
         return sorted(given, key=rank)

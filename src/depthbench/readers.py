@@ -13,6 +13,8 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
+from depthbench import runs
+
 # The columns that artifacts use, and their types. A diverged run has no loss and no documents.
 COLUMNS = {
     "run.json": dict.fromkeys(("run_id", "status", "commit", "device", "kernels", "threads", "host"), "str")
@@ -123,11 +125,9 @@ def _parse(kind: type[T], path: Path) -> T:
 
 def _read_record(path: Path) -> pd.DataFrame:
     record = _parse(_Record, path)
-    commits = [(leg.commit or "unknown")[:7] + ("-dirty" if leg.dirty else "") for leg in record.legs]
+    commits = runs.commits((leg.commit, leg.dirty) for leg in record.legs)
     row = {column: getattr(record, column) for column in ("run_id", "status", "step", "tokens", "n_params")}
-    row["commit"] = ", ".join(dict.fromkeys(commits))
-    # No single commit gives this run again: its legs differ, or ran code that no commit holds.
-    row["mixed_commit"] = len(set(commits)) > 1 or any(leg.dirty or not leg.commit for leg in record.legs)
+    row |= {"commit": ", ".join(commits), "mixed_commit": runs.is_mixed(commits)}
     row |= {"n_legs": len(record.legs), "seconds": sum(leg.seconds for leg in record.legs)}
     for key in ("device", "kernels", "threads", "host"):
         row[key] = ", ".join(dict.fromkeys(str(getattr(leg, key)) for leg in record.legs))

@@ -5,7 +5,7 @@ No torch here: a dry-run imports this module.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -83,8 +83,7 @@ class Spec(Strict):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            problems = (f"{'.'.join(map(str, e['loc'])) or '--spec'}: {e['msg']}" for e in error.errors())
-            raise UserError("E-SPEC", *problems) from None
+            raise spec_error(error) from None
 
 
 class DataSpec(Spec, Corpus):
@@ -207,6 +206,22 @@ def record(folder: Path) -> dict[str, Any] | None:
         return found if isinstance(found, dict) and "spec" in found else None
     except (OSError, ValueError):
         return None
+
+
+def commits(legs: Iterable[tuple[str | None, bool | None]]) -> tuple[str, ...]:
+    """Return the short names of the commits of (commit, edited since) pairs, each once: `abc1234`, `abc1234-dirty`."""
+    return tuple(dict.fromkeys((commit or "unknown")[:7] + "-dirty" * bool(dirty) for commit, dirty in legs))
+
+
+def is_mixed(names: Sequence[str]) -> bool:
+    """Return whether no single commit gives a run again: its legs differ, or ran code that no commit holds."""
+    return len(names) > 1 or any(name == "unknown" or name.endswith("-dirty") for name in names)
+
+
+def spec_error(error: ValidationError) -> UserError:
+    """Return what to tell the user of a spec that cannot be read: E-SPEC, one line for each problem."""
+    problems = (f"{'.'.join(map(str, e['loc'])) or '--spec'}: {e['msg']}" for e in error.errors())
+    return UserError("E-SPEC", *problems)
 
 
 def data_spec(config: Config) -> DataSpec:

@@ -29,7 +29,7 @@ class Status:
     @property
     def mixed(self) -> bool:
         """Whether no single commit gives this run again."""
-        return len(self.commits) > 1 or any(c.endswith("-dirty") or c == "unknown" for c in self.commits)
+        return runs.is_mixed(self.commits)
 
 
 def status(config: Config, wanted: Iterable[Run], folder: Path) -> list[Status]:
@@ -40,8 +40,7 @@ def status(config: Config, wanted: Iterable[Run], folder: Path) -> list[Status]:
 def _one(wanted: RunSpec, run: Run, folder: Path) -> Status:
     record = runs.record(folder)
     if record and wanted.matches(record["spec"]):
-        legs = record["legs"]
-        commits = tuple(dict.fromkeys((leg["commit"] or "unknown")[:7] + "-dirty" * bool(leg["dirty"]) for leg in legs))
+        commits = runs.commits((leg["commit"], leg["dirty"]) for leg in record["legs"])
         state = "done" if record["status"] == "ok" else "diverged"
         return Status(run, state, record["step"], wanted.steps, commits)
     step = _last_step(folder / "resume" / "metrics.jsonl")

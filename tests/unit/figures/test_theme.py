@@ -5,7 +5,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from synthetic import LABELS, TINY, Study, path
 
-from depthbench.artifacts import DESIGNS, ArtifactSpec
+from depthbench.artifacts import ORDER, ArtifactSpec
 from depthbench.figures._theme import STYLES, styles
 
 FAMILY = {design: family for design, (_, family) in LABELS.items()}
@@ -21,12 +21,12 @@ def spec(tmp_path, labels):
 
 
 def test_every_design_has_its_own_colour_and_marker():
-    assert set(STYLES) == set(DESIGNS)
+    assert set(STYLES) == set(ORDER)
     assert len({style.colour for style in STYLES.values()}) == len(STYLES)
     assert len({style.marker for style in STYLES.values()}) == len(STYLES)
 
 
-@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("design", ORDER)
 def test_colour_is_that_of_the_family(design):
     hue, _, saturation = colorsys.rgb_to_hls(*to_rgb(STYLES[design].colour))
     if design == "preln":
@@ -41,7 +41,7 @@ def test_neighbours_of_a_family_differ_in_grey(family):
     """Relative luminance of one design and the next in the legend."""
     grey = [
         sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), to_rgb(STYLES[design].colour), strict=True))
-        for design in DESIGNS
+        for design in ORDER
         if FAMILY[design] == family
     ]
     assert min(abs(a - b) for a, b in itertools.pairwise(grey)) > 0.08
