@@ -14,6 +14,7 @@ report: "workflow/report/workflow.rst"
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
+include: "workflow/rules/preflight.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
@@ -23,18 +24,6 @@ rule all:
     """Everything that the study declares: each run's results, every table, every figure."""
     default_target: True
     input:
-        run_files(),
+        run_files(runs.suites(CONFIG)),
         artifact_files(TABLES, "tables", TABLE_TYPES),
-        artifact_files(FIGURES, "figures", FIGURE_TYPES),
-
-
-rule tables:
-    """Every table of the study."""
-    input:
-        artifact_files(TABLES, "tables", TABLE_TYPES),
-
-
-rule figures:
-    """Every figure of the study."""
-    input:
         artifact_files(FIGURES, "figures", FIGURE_TYPES),

@@ -175,6 +175,23 @@ def evaluate(
 
 
 @app.command()
+def preflight(
+    spec: Spec, out: Annotated[Path, typer.Option(help="CSV to write, a row per case.")], kernels: Kernels = "auto"
+) -> None:
+    """Take two steps of every design at every shape of a study, two blocks deep; a failure names its case.
+
+    Example: snakemake -c2 preflight --config study=paper
+    """
+    from depthbench import files
+    from depthbench import preflight as cases
+
+    parsed = cases.PreflightSpec.read(spec)
+    _use_kernels(kernels)
+    with files.disk_errors():
+        files.write_text(out, cases.check(parsed, kernels))
+
+
+@app.command()
 def table(
     spec: Spec, out: Annotated[Path, typer.Option(help="CSV; the LaTeX goes beside it.")], files: Files = None
 ) -> None:

@@ -6,7 +6,7 @@ No torch here: a dry-run imports this module.
 import difflib
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -91,6 +91,9 @@ class Design(Strict):
     grid: Rates | None = Field(None, description="rates of the sweep, where the scale gives none")
     residual: Name | None = Field(None, description="file of a variant; default: the design's own name")
     init: Literal["default", "legacy"] = Field("default", description="initial values, mHC only")
+    hc_readout: Literal["sum_then_norm", "norm_then_sum"] = Field(
+        "sum_then_norm", description="order of the head's sum over streams and its norm, HC only"
+    )
     version: Count = Field(1, description="raise it when the file's meaning changes: its runs are trained again")
 
 
@@ -111,9 +114,18 @@ class Schedule(Strict):
 
 
 class Precision(Strict):
-    """Types of the computation; weights and moments are always float32."""
+    """Types of the numbers: of the weights with their moments, and of the computation."""
 
+    master: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of the weights; bfloat16 keeps those in float32 that the design names"
+    )
     compute: Literal["float32", "bfloat16"]
+
+    @model_validator(mode="after")
+    def _no_wider_than_the_weights(self) -> Self:
+        if (self.master, self.compute) == ("bfloat16", "float32"):
+            raise ValueError("bfloat16 weights compute in bfloat16; take compute: bfloat16 or master: float32")
+        return self
 
 
 class Recipe(Strict):
@@ -125,6 +137,8 @@ class Recipe(Strict):
     schedule: Schedule
     precision: Precision
     init_std: Positive = Field(description="std of the truncated normal that weights are drawn from")
+    attnres_eps: Positive | None = Field(None, description="eps of the norms of AttnRes; default: 1e-6")
+    hc_rms_eps: Positive | None = Field(None, description="eps of the routing norm of HC; default: 1e-6")
     threads: Annotated[Threads | None, BeforeValidator(_none_word)] = Field(
         None, description="threads of a CPU run: part of its identity, since they change the last bits"
     )
@@ -228,6 +242,13 @@ class Suite(Strict):
         "own", description="`own`: the declared rate; `grid`: the sweep; or rates"
     )
     seeds: list[Index] = Field([0], min_length=1)
+    recipe: Name | None = Field(None, description="another recipe than the study's; stands in the path of the runs")
+
+
+Suites = dict[
+    Name,
+    Annotated[list[Suite], Field(min_length=1), BeforeValidator(_as_list, json_schema_input_type=list[Suite] | Suite)],
+]
 
 
 class Tokenizer(Strict):
@@ -243,12 +264,8 @@ class Study(Strict):
     recipe: str
     n_heads: Count
     tokenizer: Tokenizer
-    suites: dict[
-        Name,
-        Annotated[
-            list[Suite], Field(min_length=1), BeforeValidator(_as_list, json_schema_input_type=list[Suite] | Suite)
-        ],
-    ] = Field(description="figures draw the suites `main` and `backbone`; the table `losses` lists all")
+    suites: Suites = Field(description="figures draw the suites `main` and `backbone`; the table `losses` lists all")
+    controls: Suites = Field({}, description="suites that only the target `controls` runs: what one choice changes")
     bootstrap: Count = Field(description="resamples of an interval")
 
 
@@ -371,19 +388,25 @@ def _check_study(config: Config, where: str, study: Study) -> Iterator[str]:
         yield f"{where}.recipe: {study.recipe!r} is not declared; known: {', '.join(config.recipes)}"
     if study.corpus not in config.corpora:
         yield f"{where}.corpus: {study.corpus!r} is not declared; known: {', '.join(config.corpora)}"
-    widths = sorted({d for parts in study.suites.values() for part in parts for _, d in part.shapes})
+    every = (study.suites | study.controls).values()
+    widths = sorted({d for parts in every for part in parts for _, d in part.shapes})
     if uneven := [str(d) for d in widths if d % (2 * study.n_heads)]:
         need = f"widths must be multiples of 2 x {study.n_heads} heads"
         yield f"{where}.n_heads: {study.n_heads} gives no even head size with width {', '.join(uneven)}; {need}"
-    for suite_name, parts in study.suites.items():
-        for part in parts:
-            yield from _check_suite(config, f"{where}.suites.{suite_name}", part)
+    if both := sorted(set(study.suites) & set(study.controls)):
+        yield f"{where}.controls.{both[0]}: is the name of a suite, too; take another one"
+    for kind, named in (("suites", study.suites), ("controls", study.controls)):
+        for suite_name, parts in named.items():
+            for part in parts:
+                yield from _check_suite(config, f"{where}.{kind}.{suite_name}", part)
 
 
 def _check_suite(config: Config, where: str, suite: Suite) -> Iterator[str]:
     if suite.scale not in config.scales:
         yield f"{where}.scale: {suite.scale!r} is not declared; known: {', '.join(config.scales)}"
         return
+    if suite.recipe and suite.recipe not in config.recipes:
+        yield f"{where}.recipe: {suite.recipe!r} is not declared; known: {', '.join(config.recipes)}"
     for design in [] if suite.designs == "all" else suite.designs:
         if design not in config.designs:
             yield f"{where}.designs: {design!r} is not declared; known: {', '.join(config.designs)}"

@@ -14,6 +14,12 @@ def choose(threads: int | None) -> torch.device:
     return torch.device("cpu")
 
 
+def wait(device: torch.device) -> None:
+    """Wait until the device has done what it was given; a CPU always has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def compute_type(name: str, device: torch.device) -> AbstractContextManager:
     """Return the context of forward passes: bfloat16 by autocast, float32 as it is."""
     return torch.autocast(device.type, torch.bfloat16) if name == "bfloat16" else nullcontext()

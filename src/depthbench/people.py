@@ -98,8 +98,10 @@ def status(
     from depthbench import status as reader
 
     config = _config(study)
-    found = reader.status(config, runs.union(runs.suites(config)), results / config.study / "runs")
-    open_ends = [s for s in found if s.state != "done" or s.mixed]
+    folder = results / config.study / "runs"
+    views = {config.study: runs.suites(config), f"{config.study} controls": runs.controls(config)}
+    found = {name: reader.status(config, runs.union(view), folder) for name, view in views.items() if view}
+    open_ends = [s for members in found.values() for s in members if s.state != "done" or s.mixed]
     _print_table(
         ["run", "state", "step", "remark"],
         [
@@ -107,8 +109,10 @@ def status(
             for s in open_ends
         ],
     )
-    counts = [f"{sum(s.state == state for s in found)} {state}" for state in reader.STATES]
-    print(f"{config.study}: {len(found)} runs: {', '.join(counts)}; {sum(s.mixed for s in found)} of mixed commits")
+    for name, members in found.items():
+        counts = [f"{sum(s.state == state for s in members)} {state}" for state in reader.STATES]
+        mixed = sum(s.mixed for s in members)
+        print(f"{name}: {len(members)} runs: {', '.join(counts)}; {mixed} of mixed commits")
 
 
 def mirror(

@@ -1,8 +1,8 @@
 """What a study asks for, before anything runs: runs, tokens, passes over the text, FLOPs, GPU-hours, disk.
 
 FLOPs are those of `cost.training_flops`, three forward passes for each sequence. GPU-hours = FLOPs / (MFU x peak of the
-device). Disk is that of the weights that stay (4 bytes a parameter); a run at work needs six times its weights more
-(two checkpoints of weights and both moments).
+device). Disk is that of the weights that stay (4 bytes a parameter, 2 with bfloat16 weights); a run at work needs six
+times its weights more (two checkpoints of weights and both moments).
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from depthbench.runs import Run
 
 # Dense bfloat16 peak [FLOP/s] by the maker's data sheets.
 PEAKS = {"A100": 312e12, "H100": 989.5e12, "H200": 989.5e12}
-WEIGHT_BYTES = 4
+WEIGHT_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,18 @@ class Row:
 
 
 def plan(config: Config, train_tokens: int | None, mfu: float, device: str) -> list[Row]:
-    """Return a row for each suite and one for the study; `train_tokens` is the size of the prepared text."""
+    """Return a row for each suite, one for the study, and those of the control suites, which are not in it.
+
+    `train_tokens` is the size of the prepared text.
+    """
     seen: set[Run] = set()
     rows = []
     for suite, members in runs.suites(config).items():
         rows.append(_row(config, suite, members, seen, train_tokens, mfu * PEAKS[device]))
         seen |= set(members)
     rows.append(_row(config, "study", list(seen), set(), train_tokens, mfu * PEAKS[device]))
+    for suite, members in runs.controls(config).items():
+        rows.append(_row(config, f"control {suite}", members, seen, train_tokens, mfu * PEAKS[device]))
     return rows
 
 
@@ -64,5 +69,5 @@ def _row(config: Config, suite: str, members: list[Run], seen: set[Run], train_t
         parameters=(min(sizes.values()), max(sizes.values())),
         flops=flops,
         gpu_hours=flops / speed / 3600,
-        disk_bytes=sum(sizes[run] for run in new) * WEIGHT_BYTES,
+        disk_bytes=sum(sizes[run] * WEIGHT_BYTES[specs[run].precision.master] for run in new),
     )

@@ -22,9 +22,11 @@ from depthbench.config import (
     ParquetName,
     Precision,
     Rate,
+    Request,
     Schedule,
     Strict,
     Suite,
+    Suites,
     Tokenizer,
     lookup_grid,
     lookup_rate,
@@ -35,16 +37,16 @@ from depthbench.errors import UserError
 # its own version in the configuration.
 VERSION = {"data": 1, "train": 1, "evaluate": 1}
 
-PATTERN = r"[a-z][a-z0-9_]*/[a-z0-9]+-d\d+-l\d+/lr\d+e-?\d+-s\d+"
+PATTERN = r"[a-z][a-z0-9_]*/[a-z0-9]+(?:-[a-z][a-z0-9_]*)?-d\d+-l\d+/lr\d+e-?\d+-s\d+"
 _FIELDS = re.compile(
-    r"(?P<design>[a-z][a-z0-9_]*)/(?P<scale>[a-z0-9]+)-d(?P<d_model>\d+)-l(?P<n_layers>\d+)"
-    r"/lr(?P<lr>\d+e-?\d+)-s(?P<seed>\d+)"
+    r"(?P<design>[a-z][a-z0-9_]*)/(?P<scale>[a-z0-9]+)(?:-(?P<recipe>[a-z][a-z0-9_]*))?"
+    r"-d(?P<d_model>\d+)-l(?P<n_layers>\d+)/lr(?P<lr>\d+e-?\d+)-s(?P<seed>\d+)"
 )
 
 
 @dataclass(frozen=True, order=True)
 class Run:
-    """One training: `<design>/<scale>-d<width>-l<depth>/lr<lr>-s<seed>`."""
+    """One training: `<design>/<scale>-d<width>-l<depth>/lr<lr>-s<seed>`, `<scale>-<recipe>` for another recipe."""
 
     design: str
     scale: str
@@ -52,11 +54,13 @@ class Run:
     n_layers: int
     lr: str
     seed: int = 0
+    recipe: str = ""  # none: the study's own
 
     @property
     def path(self) -> str:
         """Path below `results/<study>/runs/`; `parse` is its inverse."""
-        return f"{self.design}/{self.scale}-d{self.d_model}-l{self.n_layers}/lr{self.lr}-s{self.seed}"
+        budget = f"{self.scale}-{self.recipe}" if self.recipe else self.scale
+        return f"{self.design}/{budget}-d{self.d_model}-l{self.n_layers}/lr{self.lr}-s{self.seed}"
 
 
 class Spec(Strict):
@@ -130,13 +134,15 @@ def parse(path: str) -> Run:
     if match is None:
         raise ValueError(f"{path!r} is not the path of a run")
     f = match.groupdict()
-    return Run(f["design"], f["scale"], int(f["d_model"]), int(f["n_layers"]), f["lr"], int(f["seed"]))
+    shape = int(f["d_model"]), int(f["n_layers"])
+    return Run(f["design"], f["scale"], *shape, f["lr"], int(f["seed"]), f["recipe"] or "")
 
 
 def expand(config: Config, suite: Suite) -> list[Run]:
     """Return the runs of one part of a suite, in declared order."""
     found = []
     own = [name for name, design in config.designs.items() if design.residual is None]
+    recipe = suite.recipe if suite.recipe and suite.recipe != config.studies[config.study].recipe else ""
     for design in own if suite.designs == "all" else suite.designs:
         if suite.lr == "own":
             rates = [lookup_rate(config, suite.scale, design)]
@@ -145,13 +151,23 @@ def expand(config: Config, suite: Suite) -> list[Run]:
         else:
             rates = suite.lr
         for n_layers, d_model in suite.shapes:
-            found += [Run(design, suite.scale, d_model, n_layers, lr, seed) for lr in rates for seed in suite.seeds]
+            found += [
+                Run(design, suite.scale, d_model, n_layers, lr, seed, recipe) for lr in rates for seed in suite.seeds
+            ]
     return found
 
 
 def suites(config: Config) -> dict[str, list[Run]]:
     """Return each suite of the study with its runs; a run may stand in several."""
-    declared = config.studies[config.study].suites
+    return _views(config, config.studies[config.study].suites)
+
+
+def controls(config: Config) -> dict[str, list[Run]]:
+    """Return each control suite of the study with its runs."""
+    return _views(config, config.studies[config.study].controls)
+
+
+def _views(config: Config, declared: Suites) -> dict[str, list[Run]]:
     return {
         name: list(dict.fromkeys(run for part in parts for run in expand(config, part)))
         for name, parts in declared.items()
@@ -166,13 +182,16 @@ def union(views: dict[str, list[Run]]) -> list[Run]:
 def spec(config: Config, run: Run) -> RunSpec:
     """Return all that decides how a run is trained."""
     study = config.studies[config.study]
-    recipe = config.recipes[study.recipe]
+    recipe = config.recipes[run.recipe or study.recipe]
     design, scale = config.designs[run.design], config.scales[run.scale]
     residual = design.residual or run.design
     optional = {
         "n_kv_heads": scale.n_kv_heads,
         "d_ff": scale.ffn_ratio and scale.ffn_ratio * run.d_model,
         "init": design.init if design.init != "default" else None,
+        "hc_readout": design.hc_readout if design.hc_readout != "sum_then_norm" else None,
+        "attnres_eps": recipe.attnres_eps,
+        "hc_rms_eps": recipe.hc_rms_eps,
     }
     return RunSpec(
         run_id=f"{config.study}/runs/{run.path}",
@@ -197,6 +216,11 @@ def spec(config: Config, run: Run) -> RunSpec:
         threads=recipe.threads,
         data=data_spec(config),
     )
+
+
+def request(config: Config, run: Run) -> Request:
+    """Return what the job that trains a run asks of the machine."""
+    return config.resources.by_scale.get(run.scale, config.resources.default)
 
 
 def record(folder: Path) -> dict[str, Any] | None:

@@ -21,7 +21,8 @@ from rich.console import Console
 from depthbench import checkpoint, device, files, lock, optim, progress, provenance, resume
 from depthbench.data.loader import Windows, manifest
 from depthbench.errors import UserError
-from depthbench.model import ModelConfig, build_model
+from depthbench.model.backbone import Model, build_model, store_bfloat16
+from depthbench.model.config import ModelConfig
 from depthbench.runs import RunSpec
 from depthbench_kernels import backend
 from depthbench_kernels.linear_cross_entropy import linear_cross_entropy
@@ -38,6 +39,8 @@ class Training:
         self.spec, self.windows, self.resume, self.micro_batch = spec, windows, folder, micro_batch
         self.device = device.choose(spec.threads)
         self.model = build_model(ModelConfig.read(spec.model), spec.seed).to(self.device)
+        if spec.precision.master == "bfloat16":
+            store_bfloat16(self.model)
         self.optimizer = optim.build(self.model, self.model.residual.no_decay, spec.optimizer)
         self.step = 0
         self.status = "ok"
@@ -98,7 +101,8 @@ class Training:
         started, spec = time.perf_counter(), self.spec
         tokens = torch.from_numpy(self.windows.batch(self.step, spec.batch_sequences, spec.seed))
         loss = self._gradients(tokens)
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        # bfloat16 sums would lose most of the norm's digits; float32 gradients are taken as they are
+        gradients = [p.grad.float() for p in self.model.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         self.step += 1
         rate = optim.learning_rate(self.step, spec.steps, float(spec.lr), spec.schedule)
@@ -128,11 +132,7 @@ class Training:
         predictions = tokens.shape[0] * (tokens.shape[1] - 1)
         total = torch.zeros((), device=self.device)
         for part in tokens.split(self.micro_batch):
-            part = part.to(self.device)
-            target = torch.nn.functional.pad(part[:, 1:], (0, 1), value=IGNORED)
-            with device.compute_type(self.spec.precision.compute, self.device):
-                features = self.model.features(part)
-                nll = linear_cross_entropy(features.flatten(0, 1), self.model.lm_head.weight, target.flatten(), IGNORED)
+            nll = summed_nll(self.model, part.to(self.device), self.spec.precision.compute)
             (nll / predictions).backward()
             total += nll.detach()
         return total.item() / predictions
@@ -163,6 +163,14 @@ class Training:
         files.write_text(final / "run.json", json.dumps(record, indent=1) + "\n")
         resume.publish(self.resume)
         checkpoint.remove(self.resume)
+
+
+def summed_nll(model: Model, tokens: torch.Tensor, compute: str) -> torch.Tensor:
+    """Return the negative log-likelihood [nats] of all next tokens of (B, T) windows, computed in type `compute`."""
+    target = torch.nn.functional.pad(tokens[:, 1:], (0, 1), value=IGNORED)
+    with device.compute_type(compute, tokens.device):
+        features = model.features(tokens)
+        return linear_cross_entropy(features.flatten(0, 1), model.lm_head.weight, target.flatten(), IGNORED)
 
 
 def train(spec: RunSpec, data: Path, folder: Path, micro_batch: int, checkpoint_seconds: float) -> bool:

@@ -5,7 +5,7 @@ from depthbench import config, plan
 COUNTS = {
     "main": (56, 56), "backbone": (18, 12), "ladder": (36, 27), "large": (9, 9), "moda_norms": (2, 2),
     "sweep": (180, 140),
-    "study": (246, 246),
+    "study": (246, 246), "control released": (4, 4), "control hc_readout": (1, 1),
 }  # fmt: skip
 
 
@@ -17,8 +17,11 @@ def test_the_paper(raw):
     assert rows["ladder"].tokens_per_run == (3800 * step, 9500 * step)
     assert rows["large"].tokens == 9 * 30400 * step
     assert rows["large"].epochs == pytest.approx(30400 * step / 32e9)
-    assert rows["study"].tokens == sum(row.tokens for name, row in rows.items() if name != "study")
-    assert rows["study"].flops == pytest.approx(sum(row.flops for name, row in rows.items() if name != "study"))
+    own = [row for name, row in rows.items() if name != "study" and not name.startswith("control")]
+    assert rows["study"].tokens == sum(row.tokens for row in own)
+    assert rows["study"].flops == pytest.approx(sum(row.flops for row in own))
+    # Table 6: Pre-LN and LNS, HC, Full AttnRes, in two bytes
+    assert rows["control released"].disk_bytes == 2 * (2 * 405_406_720 + 405_702_880 + 405_505_024)
     assert rows["moda_norms"].disk_bytes == 2 * 4 * 453_641_216  # Table 6
     # Appendix D for MoDA at (24, 1024): three forward passes of 512 x 7600 sequences of 2048, twice
     T, L, d, f, V = 2048, 24, 1024, 2736, 50280

@@ -31,6 +31,7 @@ def test_every_path_parses_back_to_its_run(raw):
         runs.Run("attnres", "400m", 1216, 16, "5e-4"),
         runs.Run("a1_b", "t", 8, 1, "15e-4", 12),
         runs.Run("a", "1600m", 2048, 28, "1e4", 3),
+        runs.Run("a", "400m", 2048, 28, "1e4", 3, "d12_l3"),
     ],
 )
 def test_names_with_separators_parse_back(run):
@@ -41,7 +42,7 @@ def test_names_with_separators_parse_back(run):
     "path",
     [
         "preln/t-d28-l16/lr0.01-s0", "preln/t-d28-l16/lr1e-2", "preln/t-d28-l16/lr1e-2-s0/x",
-        "Preln/t-d28-l16/lr1e-2-s0",
+        "Preln/t-d28-l16/lr1e-2-s0", "preln/t-Released-d28-l16/lr1e-2-s0", "preln/t--d28-l16/lr1e-2-s0",
         "preln/t_x-d28-l16/lr1e-2-s0", "../preln/t-d28-l16/lr1e-2-s0",
     ],
 )  # fmt: skip
@@ -176,6 +177,8 @@ KEYS = {
     "recipes.tiny.threads": (2, lambda run: True),
     "recipes.tiny.init_std": (0.04, lambda run: True),
     "recipes.tiny.precision.compute": ("bfloat16", lambda run: True),
+    "recipes.tiny.attnres_eps": (1e-5, lambda run: True),
+    "recipes.tiny.hc_rms_eps": (1e-8, lambda run: True),
     "recipes.default.optimizer.betas": ([0.9, 0.99], lambda run: True),
     "recipes.default.optimizer.eps": (1e-7, lambda run: True),
     "recipes.default.optimizer.weight_decay": (0.2, lambda run: True),
@@ -195,6 +198,7 @@ KEYS = {
     "scales.t.ffn_ratio": (3, lambda run: run.scale == "t"),
     "designs.hc.version": (2, lambda run: run.design == "hc"),
     "designs.mhc.init": ("legacy", lambda run: run.design == "mhc"),
+    "designs.hc.hc_readout": ("norm_then_sum", lambda run: run.design == "hc"),
     # no part of how a run is trained
     "designs.hc.label": ("HyperC", lambda run: False),
     "designs.hc.family": ("norm", lambda run: False),
@@ -208,6 +212,15 @@ KEYS = {
     "kernels": ("reference", lambda run: False),
     "partial": (True, lambda run: False),
 }
+
+
+def test_bfloat16_weights_train_every_run(raw):
+    loaded = config.load({**raw, "study": "tiny"})
+    tiny = runs.union(runs.suites(loaded))
+    before = {run: runs.spec(loaded, run) for run in tiny}
+    raw["recipes"]["tiny"]["precision"] = {"master": "bfloat16", "compute": "bfloat16"}
+    changed = config.load({**raw, "study": "tiny"})
+    assert all(runs.spec(changed, run) != before[run] for run in tiny)
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -235,7 +248,7 @@ def test_the_keys_above_are_all_that_a_spec_holds(raw):
 
     of_the_run = {"run_id", "version", "lr", "seed", "model.design", "model.d_model", "model.n_layers"}
     of_the_data = {"data.corpus", "data.version"}
-    named = {key.rpartition(".")[2] for key in KEYS}
+    named = {key.rpartition(".")[2] for key in KEYS} | {"master"}
     found = leaves(spec.as_dict()) - of_the_run - of_the_data
     assert {leaf for leaf in found if leaf.rpartition(".")[2] not in named} == set()
 

@@ -131,6 +131,23 @@ def test_a_table_of_a_suite_that_the_study_lacks_says_why(checkout):
     assert line in done.stdout + done.stderr
 
 
+def test_control_suites_are_a_target_of_their_own(checkout):
+    jobs, trained = checkout.plan("controls", "--config", "study=paper")
+    assert (jobs["train"], jobs["evaluate"]) == (5, 5)
+    assert "hc/400m-released-d1024-l24/lr2e-3-s0" in trained
+    done = checkout.call("snakemake", "-n", "controls", "--config", "study=tiny")
+    assert done.returncode == 1
+    assert "E-STUDY controls: study tiny declares no control suite" in done.stdout + done.stderr
+
+
+def test_preflight_needs_no_data(checkout):
+    assert checkout.plan("preflight", "--config", "study=paper")[0] == {"preflight": 1}
+    checkout.snakemake("-c1", "preflight", "--config", "study=micro")
+    rows = (checkout.folder / "results/micro/preflight.csv").read_text().splitlines()[1:]
+    assert [row.split(",")[0] for row in rows] == ["preln", "attnres_full"]
+    assert not (checkout.folder / "results/data").exists()
+
+
 def test_rules_are_listed_with_their_texts(checkout):
     listed = checkout.snakemake("--list-rules", "--config", "study=micro")
     for words in (

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from depthbench import config as settings
-from depthbench import runs
+from depthbench import preflight, runs
 from depthbench.errors import UserError
 from depthbench.runs import Pick
 
@@ -92,10 +92,16 @@ def of_runs(names):
     return [name for name in names if name != "manifest.json"]
 
 
-def run_files():
+def run_files(views):
     """What `all` asks of each run by name: Snakemake does not look for lost files behind a finished artifact."""
-    picked = runs.union(runs.suites(CONFIG))
-    return files_of(picked, "run.json", *MEASURED)
+    return files_of(runs.union(views), "run.json", *MEASURED)
+
+
+def control_files():
+    """The same for the control suites, or one line that says that there are none."""
+    views = runs.controls(CONFIG)
+    line = f"E-STUDY controls: study {CONFIG.study} declares no control suite"
+    return run_files(views) if views else lambda wildcards: refuse(line)
 
 
 def artifact_files(registry, folder, types):
@@ -146,10 +152,12 @@ def artifact_missing(registry, name):
 
 def request(key):
     """A resource of a training run, by its scale."""
+    return lambda wildcards: getattr(
+        runs.request(CONFIG, runs.parse(wildcards.run)), key
+    )
 
-    def of(wildcards):
-        scale = runs.parse(wildcards.run).scale
-        asked = CONFIG.resources.by_scale.get(scale, CONFIG.resources.default)
-        return getattr(asked, key)
 
-    return of
+def largest(key):
+    """The largest such request of the study."""
+    members = runs.union(runs.suites(CONFIG) | runs.controls(CONFIG))
+    return max(getattr(runs.request(CONFIG, run), key) for run in members)

@@ -21,3 +21,9 @@ rule evaluate:
         folder=subpath(input.run, parent=True),
     shell:
         "python -m depthbench evaluate {params.folder:q} --kernels {resources.kernels} > {log:q} 2>&1"
+
+
+rule controls:
+    """The runs of the control suites, which `all` leaves out."""
+    input:
+        control_files(),

@@ -48,3 +48,9 @@ for name, (text, _, _) in FIGURES.items():
 
     # A docstring is read as written (an f-string breaks under Python 3.12), so the registry's text is put in here.
     workflow.get_rule(name).docstring = text
+
+
+rule figures:
+    """Every figure of the study."""
+    input:
+        artifact_files(FIGURES, "figures", FIGURE_TYPES),

@@ -104,3 +104,9 @@ for name, (text, _, _) in TABLES.items():
 
     # A docstring is read as written (an f-string breaks under Python 3.12), so the registry's text is put in here.
     workflow.get_rule(name).docstring = text
+
+
+rule tables:
+    """Every table of the study."""
+    input:
+        artifact_files(TABLES, "tables", TABLE_TYPES),

@@ -111,9 +111,9 @@ class Model(nn.Module):
     def _embedded(self, tokens: Tensor) -> Tensor:
         """Return the embedding in the dtype of the residual stream, which all later operations keep."""
         x0, device = self.embed(tokens), tokens.device.type
-        if torch.is_autocast_enabled(device) and not self.residual.float32_stream:
-            x0 = x0.to(torch.get_autocast_dtype(device))
-        return x0
+        if not torch.is_autocast_enabled(device):
+            return x0
+        return x0.to(torch.float32 if self.residual.float32_stream else torch.get_autocast_dtype(device))
 
 
 def placed(here: nn.Module, other: nn.Module) -> nn.Module:
@@ -139,6 +139,13 @@ def build_model(cfg: ModelConfig, seed: int = 0) -> Model:
         if std is not None:
             nn.init.trunc_normal_(parameter, 0.0, std, -3 * std, 3 * std, generator=generator)
     return model
+
+
+def store_bfloat16(model: Model) -> None:
+    """Round the weights to bfloat16, those aside that the design keeps in float32 (recipe `released`)."""
+    for name, parameter in model.named_parameters():
+        if set(name.split(".")).isdisjoint(model.residual.float32_parameters):
+            parameter.data = parameter.data.bfloat16()
 
 
 def _parameters(model: Model, std: float) -> Iterator[tuple[str, nn.Parameter, float | None]]:

@@ -42,6 +42,8 @@ class State(NamedTuple):
 class Residual(base.Residual):
     """u_k is a softmax mixture of the embedding and of sums of b branch outputs."""
 
+    float32_parameters = ("attn_res", "ffn_res", "final_res")
+
     def __init__(self, cfg: ModelConfig):
         super().__init__(cfg)
         self.b = cfg.attnres_block_size

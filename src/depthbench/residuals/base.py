@@ -28,6 +28,7 @@ class Residual:
     """Base of all designs; `cfg` is the model's configuration."""
 
     no_decay: tuple[str, ...] = ()  # last parts of the names of parameters without weight decay
+    float32_parameters: tuple[str, ...] = ()  # parts of names that stay float32 when weights are bfloat16
     float32_stream = False  # True: the state stays float32 under autocast
 
     def __init__(self, cfg: ModelConfig):

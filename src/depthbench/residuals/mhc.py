@@ -61,7 +61,7 @@ class Connector(nn.Module):
 class Residual(hc.Residual):
     """m streams; reads and writes by sigmoids, the map by Sinkhorn."""
 
-    no_decay = ("bias", "alpha_pre", "alpha_post", "alpha_res")
+    no_decay = float32_parameters = ("bias", "alpha_pre", "alpha_post", "alpha_res")
     key = "mhc"
     connector = Connector
 
