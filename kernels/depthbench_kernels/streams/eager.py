@@ -177,20 +177,21 @@ class _MHCBoundary(torch.autograd.Function):
             z = (phi.T @ streams.flatten(1).T).mul_(rho)
             logits = torch.addcmul(bias, z, gains)
             read, write = logits[:m].sigmoid(), logits[m : 2 * m].sigmoid().mul_(2)
-            R = sinkhorn(logits[2 * m :].view(m, m, -1), iters, sinkhorn_eps)
+            R, divisors = sinkhorn(logits[2 * m :].view(m, m, -1), iters, sinkhorn_eps)
             M = torch.cat([read, R.flatten(0, 1)]).T.contiguous().view(-1, m + 1, m)
             mixed = torch.bmm(M, streams)
             u = mixed[:, 0]
             rstd = inverse_rms(u, eps)
             y = (u * rstd).mul_(gain).to(carried.dtype)
-        ctx.save_for_backward(H, f, w, gain, rho, z, write, M, rstd, *routing)
-        ctx.sinkhorn = iters, sinkhorn_eps
+        ctx.save_for_backward(H, f, w, gain, rho, z, write, M, rstd, *routing, *divisors)
+        ctx.sinkhorn_eps = sinkhorn_eps
         return mixed[:, 1:].to(carried.dtype), write.T.contiguous(), y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dcarried: Tensor, dw_next: Tensor, dy: Tensor) -> tuple[Tensor | None, ...]:
-        H, f, w, gain, rho, z, write, M, rstd, *routing = ctx.saved_tensors
+        H, f, w, gain, rho, z, write, M, rstd, *others = ctx.saved_tensors
+        routing, divisors = others[: len(MHCRouting._fields)], others[len(MHCRouting._fields) :]
         m, wide = H.shape[1], rho.dtype
         with torch.autocast(H.device.type, enabled=False):
             phi, bias, gains = _mhc_columns(MHCRouting(*routing), m, wide)
@@ -199,12 +200,14 @@ class _MHCBoundary(torch.autograd.Function):
             du, dgain = norm_backward(dy.to(wide), u, rstd, gain.to(wide))
             dmixed = torch.cat([du.unsqueeze(1), dcarried.to(wide)], 1)
             dM = torch.bmm(dmixed, streams.transpose(1, 2)).flatten(1).T.contiguous()
-            read = M[:, 0].T
+            coefficients = M.flatten(1).T.contiguous()
+            read, R = coefficients[:m], coefficients[m:].view(m, m, -1)
             dlogits = torch.empty_like(z)
             dlogits[:m] = dM[:m] * read * (1 - read)
             dlogits[m : 2 * m] = dw_next.T * write * (1 - write / 2)
             map_logits = torch.addcmul(bias[2 * m :], z[2 * m :], gains[2 * m :]).view(m, m, -1)
-            dlogits[2 * m :] = sinkhorn_backward(map_logits, dM[m:].view(m, m, -1), *ctx.sinkhorn).flatten(0, 1)
+            dR = sinkhorn_backward(map_logits, R, divisors, dM[m:].view(m, m, -1), ctx.sinkhorn_eps)
+            dlogits[2 * m :] = dR.flatten(0, 1)
             dbias, dgains = dlogits.sum(1), (dlogits * z).sum(1).split((m, m, m * m))
             dz = dlogits.mul_(gains)
             slope = (dz * z).sum(0, keepdim=True).mul_(rho.square() / phi.shape[0])
