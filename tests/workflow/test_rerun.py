@@ -54,6 +54,15 @@ def test_an_edited_figure_draws_that_figure(finished):
     assert jobs == {"validation_loss": 1, "all": 1}
 
 
+def test_an_edited_design_is_described_again_and_trains_nothing(finished):
+    path = finished.folder / "src/depthbench/residuals/preln.py"
+    stat = path.stat()
+    os.utime(path)
+    jobs, _ = finished.plan(*MICRO)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert jobs == {"designs": 1, "all": 1}
+
+
 def test_a_changed_rate_trains_its_runs(finished):
     _, runs = finished.plan(*MICRO, "scales={u: {lr: {attnres_full: 5e-3, default: 1e-2}}}")
     assert runs == ["attnres_full/u-d16-l2/lr5e-3-s0", "attnres_full/u-d16-l4/lr5e-3-s0"]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 from matplotlib.text import Text
-from synthetic import LABELS, TINY, Study, path
+from synthetic import LABELS, TINY, Study, path, preln_params
 
 from depthbench import figures
 from depthbench.artifacts import read
@@ -124,6 +124,27 @@ def test_values_drawn_are_those_of_the_runs(tiny):
     assert row["loss"] == 4.0
     assert row["loss_lo"] == pytest.approx(4.0 - 0.01, abs=0.006)  # sd of the mean: 0.05 / sqrt(100), times 1.96
     assert row["loss_hi"] == pytest.approx(4.0 + 0.01, abs=0.006)
+
+
+def test_designs_above_the_size_budget_are_named(paper):
+    """MoDA by 2 d^2 (L - 1), here of models with V = 512; mHC stays below 3 %."""
+    shares = {L: 100 * 2 * d * d * (L - 1) / preln_params(L, d, 512) for L, d in (FIVE[0], FIVE[-1])}
+    assert f"same shape: MoDA {shares[16]:.1f} to {shares[32]:.1f} %." in words(paper)
+    rows = paper.frame[paper.frame["panel"] == "common"].set_index(["design", "n_layers"])["overhead_pct"]
+    assert rows["moda", 16] == pytest.approx(shares[16], rel=1e-12)
+    assert (rows["preln"] == 0).all()
+
+
+def test_one_design_of_one_shape_and_none_above_the_budget(tmp_path):
+    """mHC has 8 (96 d + 27) more at (4, 52), HC 8 (6 d + 26); a missing run takes no part."""
+    wanted = {"main": [(("preln", "hc", "mhc"), TINY)]}
+    study = fill(Study(tmp_path / "a"), wanted, missing=[path("mhc", shape) for shape in TINY[1:]])
+    percent = 100 * 8 * (96 * 52 + 27) / preln_params(4, 52, 512)
+    note = words(draw(study))
+    hc = [100 * 2 * L * (6 * d + 26) / preln_params(L, d, 512) for L, d in (TINY[0], TINY[2])]
+    assert f"same shape: HC {hc[0]:.1f} to {hc[1]:.1f} %, mHC {percent:.1f} %." in note
+    few = fill(Study(tmp_path / "b"), {"main": [(("preln", "sandwich"), TINY)]})
+    assert "More parameters" not in words(draw(few))
 
 
 def test_diverged_run_is_a_named_mark_at_the_upper_edge(tiny):
