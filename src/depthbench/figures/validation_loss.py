@@ -36,14 +36,13 @@ MARGIN = 0.6  # inch, what a panel needs beside its plotting area
 LINE = 0.13  # inch, a line of text
 CHARACTER = 0.06  # inch, the mean width of one
 CROSS = 0.06  # inch, between a cross and its name
-NOTE_WIDTH = 125  # characters of a line of the note
 
 
 def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot, pd.DataFrame]:
     """Return the plot and its frame: one row per panel and run, missing runs included (`status`)."""
     table = losses.build(frames, spec)
     frame = panels(table)
-    note = textwrap.fill(" ".join([*overheads(frame), *remarks(frame, table)]), NOTE_WIDTH)
+    note = textwrap.fill(" ".join([*overheads(frame), *remarks(frame, table)]), _theme.NOTE_WIDTH)
     return plot(frame, note, spec), frame[COLUMNS]
 
 
