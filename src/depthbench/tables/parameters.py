@@ -1,7 +1,7 @@
 """What each design adds to Pre-LN of the same shape, and how far its size is from the budget (paper Table 6).
 
     overhead = 100 own / base,  own = n - base,  base = Pre-LN of the same shape
-    difference = 100 (n / budget - 1),  budget = Pre-LN of the reference shape
+    difference = 100 (n - budget) / budget,  budget = Pre-LN of the reference shape
 
 n, base and budget are true counts, norm gains included; `table_params` is the count of the paper's other tables:
 matrices alone, without what a design has of its own. The reference shape of each suite is that of its table of
@@ -51,12 +51,12 @@ def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
     for row in table.to_dict("records"):
         model, suite = models[row["run_id"]], row["suite"]
         n, base = model.count_params(), replace(model, design="preln").count_params()
-        compared = n - embeddings(suite, model.vocab_size, model.d_model)
+        budget = budgets[suite][row["scale"]]
+        above = n - embeddings(suite, model.vocab_size, model.d_model) - budget
         rows.append(
             row
             | {"n_params": n, "table_params": model.table_params(), "base_params": base, "own_params": n - base}
-            | {"overhead_pct": 100 * (n - base) / base}
-            | {"budget_diff_pct": 100 * (compared / budgets[suite][row["scale"]] - 1)}
+            | {"overhead_pct": 100 * (n - base) / base, "budget_diff_pct": 100 * above / budget}
         )
     return pd.DataFrame(rows, columns=COLUMNS)
 
