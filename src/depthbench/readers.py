@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pandas as pd
 import pyarrow as pa
@@ -14,11 +14,13 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
 from depthbench import runs
+from depthbench.model.config import ModelConfig
 
-# The columns that artifacts use, and their types. A diverged run has no loss and no documents.
+# The columns that artifacts use, and their types. A diverged run has no loss and no documents. `base_params` is
+# the size of Pre-LN of the run's shape.
 COLUMNS = {
     "run.json": dict.fromkeys(("run_id", "status", "commit", "device", "kernels", "threads", "host"), "str")
-    | dict.fromkeys(("step", "tokens", "n_params", "n_legs"), "int64")
+    | dict.fromkeys(("step", "tokens", "n_params", "base_params", "n_legs"), "int64")
     | {"seconds": "float64", "mixed_commit": "bool"},
     "metrics.jsonl": {"run_id": "str", "step": "int64", "tokens": "int64"}
     | {"tokens_per_s": "float64", "memory_bytes": "int64"},
@@ -106,6 +108,11 @@ class _Leg:
 
 
 @dataclass(frozen=True)
+class _Spec:
+    model: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class _Record:
     run_id: str
     status: Literal["ok", "diverged"]
@@ -113,6 +120,7 @@ class _Record:
     tokens: int
     n_params: int
     legs: list[_Leg]
+    spec: _Spec
 
 
 def _parse(kind: type[T], path: Path) -> T:
@@ -127,6 +135,7 @@ def _read_record(path: Path) -> pd.DataFrame:
     record = _parse(_Record, path)
     commits = runs.commits((leg.commit, leg.dirty) for leg in record.legs)
     row = {column: getattr(record, column) for column in ("run_id", "status", "step", "tokens", "n_params")}
+    row["base_params"] = ModelConfig.read({**record.spec.model, "design": "preln"}).count_params()
     row |= {"commit": ", ".join(commits), "mixed_commit": runs.is_mixed(commits)}
     row |= {"n_legs": len(record.legs), "seconds": sum(leg.seconds for leg in record.legs)}
     for key in ("device", "kernels", "threads", "host"):

@@ -57,6 +57,11 @@ class Run:
     recipe: str = ""  # none: the study's own
 
     @property
+    def shape(self) -> tuple[str, int, int]:
+        """Scale, width and depth."""
+        return self.scale, self.d_model, self.n_layers
+
+    @property
     def path(self) -> str:
         """Path below `results/<study>/runs/`; `parse` is its inverse."""
         budget = f"{self.scale}-{self.recipe}" if self.recipe else self.scale
@@ -276,20 +281,26 @@ def dumps(value: Any) -> str:
 class Pick:
     """The runs of one suite that an artifact needs; no designs: all of them.
 
-    Without `files` it shows what is planned for them (shape, rate, tokens) and reads no result.
+    Without `files` it shows what is planned for them (shape, rate, tokens) and reads no result. `like` names a
+    suite: only runs at scales and shapes of its runs are needed.
     """
 
     suite: str
     designs: tuple[str, ...] = ()
     files: bool = True
+    like: str | None = None
 
 
 def select(config: Config, picks: list[Pick]) -> list[Run]:
     """Return the runs of all picks, each once, sorted by path."""
     views = suites(config)
-    found = {
-        run for pick in picks for run in views.get(pick.suite, []) if not pick.designs or run.design in pick.designs
-    }
+    found: set[Run] = set()
+    for pick in picks:
+        named = [run for run in views.get(pick.suite, []) if not pick.designs or run.design in pick.designs]
+        if pick.like is not None:
+            shapes = {run.shape for run in views.get(pick.like, [])}
+            named = [run for run in named if run.shape in shapes]
+        found.update(named)
     return sorted(found, key=lambda run: run.path)
 
 

@@ -23,6 +23,22 @@ LABELS = {
 }
 FILES = ("run.json", "validation.csv", "validation_docs.parquet")
 TINY = ((4, 52), (8, 40), (16, 28))
+# What a design adds to Pre-LN (Table 6 of the paper), by n_layers and d_model; the others add nothing.
+OWN = {
+    "sandwich": lambda L, d: 2 * d * L,
+    "keel": lambda L, d: (2 * L - 1) * d,
+    "attnres_full": lambda L, d: 4 * d * L,
+    "attnres_block": lambda L, d: 4 * d * L,
+    "hc": lambda L, d: 2 * L * (6 * d + 26),
+    "mhc": lambda L, d: 2 * L * (96 * d + 27),
+    "moda": lambda L, d: 2 * d * d * (L - 1),
+}
+
+
+def preln_params(L, d, V):
+    """True size of Pre-LN: section 2.5 of the specification, norm gains included, as many key/value heads as heads."""
+    f = 16 * -(-8 * d // 48)
+    return 2 * V * d + L * (4 * d * d + 3 * d * f) + (2 * L + 1) * d
 
 
 def path(design, shape, lr="1e-2", seed=0, scale="t"):
@@ -78,16 +94,19 @@ class Study:
         }
         row |= {"unigram_entropy": 5.25 if ok else nan}
         pd.DataFrame([keys | row]).to_csv(folder / "validation.csv", index=False)
+        size = preln_params(parsed.n_layers, parsed.d_model, self.model["vocab_size"])
         record = {
             "run_id": keys["run_id"],
             "status": status,
             "step": 100,
             "tokens": 102400,
-            "n_params": 186368,
+            "n_params": size + OWN.get(parsed.design, lambda L, d: 0)(parsed.n_layers, parsed.d_model),
         }
         leg = {"to_step": 100, "seconds": 8.5, "device": "cpu: x86_64", "kernels": "eager", "threads": 1, "host": "vm"}
         record["legs"] = [leg | {"from_step": 0, "commit": commit, "dirty": dirty} for commit, dirty in legs]
-        (folder / "run.json").write_text(json.dumps(record | {"data_id": "12e5", "spec": {"lr": 0.01}}))
+        (folder / "run.json").write_text(
+            json.dumps(record | {"data_id": "12e5", "spec": {"lr": 0.01, "model": self.plan(run)["model"]}})
+        )
         step = {"loss": loss if ok else None, "tokens_per_s": 2048.0, "memory_bytes": 10**9}
         steps = [json.dumps(step | {"step": i, "tokens": 1024 * i}) for i in range(1, 101)]
         (folder / "metrics.jsonl").write_text("\n".join(steps) + "\n")

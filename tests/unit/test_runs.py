@@ -135,6 +135,16 @@ def test_a_spec_reads_back_and_a_wrong_one_is_told(raw):
         runs.RunSpec.read("{")
 
 
+def test_a_pick_can_follow_the_shapes_of_another_suite(raw):
+    def moda(study):
+        loaded = config.load({**raw, "study": study})
+        return [run.path for run in runs.select(loaded, [runs.Pick("main", ("moda",), like="moda_norms")])]
+
+    assert moda("tiny") == ["moda/t-d40-l8/lr1e-2-s0"]
+    assert moda("paper") == ["moda/400m-d1024-l24/lr2e-3-s0"]
+    assert moda("mini") == []  # it has no such suite
+
+
 def test_an_artifact_names_the_suites_of_its_runs(raw):
     loaded = config.load({**raw, "study": "tiny"})
     picked = runs.select(loaded, [runs.Pick("main", ("preln",)), runs.Pick("backbone", ("preln",))])

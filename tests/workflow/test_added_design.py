@@ -20,5 +20,6 @@ def test_denseformer_is_in_every_artifact(checkout):
             rows = list(csv.DictReader(file))
         if "design" in rows[0]:
             shown[path.name] = {row.get("n_layers", "2 and 4") for row in rows if row["design"] == "denseformer"}
-    assert {"losses.csv", "validation_loss.csv", "run_costs.csv", "depth_trend.csv", "learning_rates.csv"} <= set(shown)
+    measured = {"losses.csv", "validation_loss.csv", "run_costs.csv", "depth_trend.csv"}
+    assert measured | {"designs.csv", "parameters.csv", "learning_rates.csv"} <= set(shown)
     assert all(depths in ({"2", "4"}, {"2 and 4"}) for depths in shown.values()), shown

@@ -1,6 +1,7 @@
 """What Snakemake would do, before anything has run."""
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -14,10 +15,11 @@ DESIGNS = [
     if "residual" not in design
 ]
 ALWAYS = (
-    *("suites", "shapes_main", "learning_rates", "losses", "depth_trend", "paired", "contamination", "run_costs"),
+    *("designs", "suites", "shapes_main", "parameters", "learning_rates", "losses", "depth_trend", "paired"),
+    *("contamination", "run_costs"),
     "validation_loss",
 )
-SWEPT = ("shapes_backbone", "shapes_ladder", "lr_audit", "seed_noise", "lr_sweep")
+SWEPT = ("shapes_backbone", "shapes_ladder", "moda_norms", "lr_audit", "seed_noise", "lr_sweep")
 
 
 @pytest.mark.parametrize(
@@ -40,9 +42,12 @@ def test_a_figure_by_name_needs_its_own_runs_only(checkout):
 @pytest.mark.parametrize(
     ("name", "n_runs"),
     [
+        ("designs", 0),
+        ("parameters", 0),
         ("suites", 0),
         ("shapes_main", 0),
         ("contamination", 0),
+        ("moda_norms", 3),
         ("learning_rates", 8),
         ("lr_sweep", 8),
         ("seed_noise", 6),
@@ -50,7 +55,10 @@ def test_a_figure_by_name_needs_its_own_runs_only(checkout):
     ],
 )
 def test_a_table_by_name_needs_what_it_reads_and_no_more(checkout, name, n_runs):
-    """The sweep is eight runs, the seeds are six; tables of the configuration need no run at all."""
+    """Eight runs are swept, six are for seeds, two are of Post-LN MoDA and one of MoDA at their shape.
+
+    Tables of the configuration need no run at all.
+    """
     jobs, runs = checkout.plan(name, "--config", "study=tiny")
     assert (len(runs), jobs[name]) == (n_runs, 1)
     assert ("prepare" in jobs) == (n_runs > 0 or name == "contamination")
@@ -166,6 +174,22 @@ def test_planning_imports_neither_torch_nor_pandas(checkout, study):
     path = f"{checkout.folder / 'refuse'}:{os.environ.get('PYTHONPATH', '')}"
     done = checkout.call("snakemake", "-n", "all", "--config", f"study={study}", env={"PYTHONPATH": path})
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_moda_norms_needs_a_suite_of_that_name(checkout):
+    """MoDA's runs of the main suite alone are no comparison."""
+    done = checkout.call("snakemake", "-n", "moda_norms", "--config", "study=mini")
+    assert done.returncode == 1
+    assert "E-STUDY moda_norms: study mini declares none of its runs" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("partial", ["false", "true"])
+def test_the_commands_of_the_paper_fit_into_one_argument(checkout, partial):
+    """A job's command is one argument of a shell, which Linux limits to 128 KiB."""
+    text = checkout.snakemake("-n", "-p", "tables", "figures", "--config", "study=paper", f"partial={partial}")
+    found = re.findall(r"^.*python -m depthbench (?:table|figure) .* --out \S+/(\w+)\.\w+ .*$", text, re.MULTILINE)
+    assert sorted(found) == sorted({*ALWAYS, *SWEPT, "shapes_large"} - {"seed_noise"})
+    assert max(map(len, text.encode().splitlines())) < 128 * 1024
 
 
 def test_the_paper_is_planned_in_seconds(checkout):

@@ -44,14 +44,21 @@ def test_edits_of_code_and_dates_run_nothing(finished):
 
 
 def test_an_edited_figure_draws_that_figure(finished):
-    path = finished.folder / "src/depthbench/figures/validation_loss.py"
-    before = path.read_text()
-    stat = path.stat()
+    assert jobs_after_an_edit(finished, "figures/validation_loss.py") == {"validation_loss": 1, "all": 1}
+
+
+def test_an_edited_design_is_described_again_and_trains_nothing(finished):
+    assert jobs_after_an_edit(finished, "residuals/preln.py") == {"designs": 1, "all": 1}
+
+
+def jobs_after_an_edit(finished, name):
+    path = finished.folder / "src/depthbench" / name
+    before, stat = path.read_text(), path.stat()
     path.write_text(before + "# edited\n")
     jobs, _ = finished.plan(*MICRO)
     path.write_text(before)
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert jobs == {"validation_loss": 1, "all": 1}
+    return jobs
 
 
 def test_a_changed_rate_trains_its_runs(finished):

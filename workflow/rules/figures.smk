@@ -5,7 +5,7 @@ FIGURES = {
         "Held-out loss [nats/token] over the aspect ratio (width / depth) of models of equal size, with and without"
         " their embeddings; one seed. Bars are 95 % intervals over documents: evaluation noise, not training noise."
         " Paper (arXiv 2609.32534): Fig. 1 left, 2.",
-        ["validation.csv", "validation_docs.parquet"],
+        ["run.json", "validation.csv", "validation_docs.parquet"],
         [Pick("main"), Pick("backbone")],
     ),
     "lr_sweep": (

@@ -4,7 +4,20 @@
 SWEPT = [Pick("sweep"), Pick("seeds")] if "sweep" in STUDY.suites else [Pick("sweep")]
 SHAPES = [Pick(suite) for suite in ("main", "backbone", "ladder", "large")]
 
+# What a table reads besides the files of runs.
+READS = {
+    "designs": [
+        f"src/depthbench/residuals/{residual}.py"
+        for residual in sorted({d.residual or n for n, d in CONFIG.designs.items()})
+    ]
+}
+
 TABLES = {
+    "designs": (
+        "Table 1: update rule, readout, source and declared learning rate of each design. F: attention or FFN, norm: RMSNorm, k: sub-layer, l: block, x0: embedding, h or H: state, f: output of F; the norm of the head reads the readout.",
+        [],
+        [Pick(suite) for suite in STUDY.suites],
+    ),
     "suites": (
         "Table 2: designs, shapes, tokens of a run and learning rates of each suite.",
         [],
@@ -30,6 +43,11 @@ TABLES = {
         [],
         [Pick("large")],
     ),
+    "parameters": (
+        "Table 6: true size of each design at each shape [parameters], matrices alone as in the tables of shapes, what the design adds to Pre-LN of the same shape, and the difference from the budget: Pre-LN at the suite's reference shape, in the suite backbone without embeddings.",
+        [],
+        [Pick(suite) for suite in STUDY.suites],
+    ),
     "learning_rates": (
         "Table 4: declared learning rate of each design and scale, and the best of the sweep where there is one (one seed); a best rate at the edge of its grid is no optimum.",
         ["validation.csv"],
@@ -39,6 +57,11 @@ TABLES = {
         "Held-out loss of every run [nats/token], with 95 % intervals over documents: evaluation noise, not training noise.",
         ["run.json", "validation.csv", "validation_docs.parquet"],
         [Pick(suite) for suite in STUDY.suites],
+    ),
+    "moda_norms": (
+        "Table 5: held-out loss of MoDA with Pre-LN and with Post-LN [nats/token] by learning rate, one seed, with 95 % intervals over documents: evaluation noise, not training noise.",
+        ["validation.csv", "validation_docs.parquet"],
+        [Pick("moda_norms"), Pick("main", ("moda",), like="moda_norms")],
     ),
     "lr_audit": (
         "Is the declared learning rate the best of the sweep? Held-out loss [nats/token], one seed; the margin to the second best against the difference that one seed can resolve.",
@@ -81,7 +104,7 @@ for name, (text, _, _) in TABLES.items():
         input:
             runs=artifact_input(TABLES, name),
             data=artifact_data(TABLES, name),
-            code=f"src/depthbench/tables/{name}.py",
+            code=[f"src/depthbench/tables/{name}.py", *READS.get(name, [])],
         output:
             csv=report(
                 f"<results>/tables/{name}.csv",

@@ -17,6 +17,7 @@ from depthbench.artifacts import ArtifactSpec
 SUFFIXES = (".svg", ".pdf", ".png", ".csv")
 WIDTH = 6.75  # inch, two columns of print
 TEXT = 7.0  # pt, the smallest
+NOTE_WIDTH = 108  # characters of a line of the note below; a list of shapes and depths has wide ones
 DPI = 300
 INK = "#333333"  # of words that stand in a panel
 

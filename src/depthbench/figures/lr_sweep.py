@@ -32,7 +32,6 @@ MARGIN = 0.6  # inch, what a panel needs beside its plotting area
 LINE = 0.13  # inch, a line of text
 CROSS = 0.06  # inch, between a cross and its name
 PANEL_COLUMNS = 3
-NOTE_WIDTH = 125  # characters of a line of the note
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
 STRETCH = 10.0  # decades between the panels on the common axis
 LEGEND_COLUMNS = 7
@@ -62,7 +61,7 @@ def remarks(frame: pd.DataFrame, table: pd.DataFrame) -> str:
     for title, rows in titles.items():
         named = [f"{label} {names(runs)}" for label, runs in rows.groupby("label", sort=False)]
         lines += [f"{title}: {'; '.join(named)}."] if named else []
-    return "\n".join(textwrap.fill(line, NOTE_WIDTH) for line in lines)
+    return "\n".join(textwrap.fill(line, _theme.NOTE_WIDTH) for line in lines)
 
 
 def names(rows: pd.DataFrame) -> str:

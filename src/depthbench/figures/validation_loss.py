@@ -4,7 +4,7 @@ Panels: every design of the main suite, on the shapes that all of them have (`co
 trained at every main shape, where these are more (`all`; Pre-LN, HC and Full AttnRes in the paper); the iso-backbone
 suite, whose shapes have equal size without the embeddings (`backbone`). The axis is logarithmic and runs from
 shallow-wide to deep-narrow. Thin bars are 95 % intervals over documents; a diverged run is a named cross at
-the upper edge; what is not drawn is named below.
+the upper edge; what is not drawn is named below, and which designs are larger than the budget allows.
 """
 
 import math
@@ -16,9 +16,9 @@ import plotnine as p9
 
 from depthbench.artifacts import ArtifactSpec
 from depthbench.figures import _theme
-from depthbench.tables.losses import losses
+from depthbench.tables import losses
 
-FILES = ("validation.csv", "validation_docs.parquet")
+FILES = ("run.json", "validation.csv", "validation_docs.parquet")
 HEADINGS = {
     "common": "equal size",
     "all": "equal size, all shapes",
@@ -26,8 +26,9 @@ HEADINGS = {
 }
 COLUMNS = [
     *("panel", "design", "label", "n_layers", "d_model", "aspect_ratio", "lr", "seed", "status"),
-    *("loss", "loss_lo", "loss_hi", "run_id"),
+    *("loss", "loss_lo", "loss_hi", "overhead_pct", "run_id"),
 ]
+BUDGET = 3.0  # percent, how far sizes of one budget may be apart in the paper
 PANEL_HEIGHT = 2.1  # inch, with its heading and ticks
 PLOT_HEIGHT = 1.6  # inch, without them
 LEGEND_HEIGHT = 0.45  # inch, of a legend below
@@ -35,14 +36,13 @@ MARGIN = 0.6  # inch, what a panel needs beside its plotting area
 LINE = 0.13  # inch, a line of text
 CHARACTER = 0.06  # inch, the mean width of one
 CROSS = 0.06  # inch, between a cross and its name
-NOTE_WIDTH = 125  # characters of a line of the note
 
 
 def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot, pd.DataFrame]:
     """Return the plot and its frame: one row per panel and run, missing runs included (`status`)."""
-    table = losses(frames, spec)
+    table = losses.build(frames, spec)
     frame = panels(table)
-    note = textwrap.fill(" ".join(remarks(frame, table)), NOTE_WIDTH)
+    note = textwrap.fill(" ".join([*overheads(frame), *remarks(frame, table)]), _theme.NOTE_WIDTH)
     return plot(frame, note, spec), frame[COLUMNS]
 
 
@@ -58,6 +58,17 @@ def panels(table: pd.DataFrame) -> pd.DataFrame:
     complete = main.groupby("design")["run_id"].transform("size") == len(every)
     parts = {"common": main[on_common], "all": main[complete & (len(every) > len(common))], "backbone": backbone}
     return pd.concat([part.assign(panel=key) for key, part in parts.items()], ignore_index=True)
+
+
+def overheads(frame: pd.DataFrame) -> list[str]:
+    """Return a sentence that names the designs above the size budget, with their range over the shapes drawn."""
+    drawn = frame[frame["status"] != "missing"].groupby("label", sort=False)["overhead_pct"].agg(["min", "max"])
+    above = drawn[drawn["max"] > BUDGET]
+    named = []
+    for label, low, high in above.round(1).itertuples():
+        percent = f"{high:.1f} %" if low == high else f"{low:.1f} to {high:.1f} %"
+        named.append(f"{label} {percent}".replace(" ", "\N{NO-BREAK SPACE}"))
+    return [f"More parameters than Pre-LN of the same shape: {', '.join(named)}."] if named else []
 
 
 def remarks(frame: pd.DataFrame, table: pd.DataFrame) -> list[str]:

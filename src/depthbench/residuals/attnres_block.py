@@ -1,7 +1,8 @@
 """Block attention residuals (arXiv 2609.32534, Appendix A): mixtures over sums of b sub-layer outputs.
 
     sources: x0, then the sums of the outputs f_k with the same k // b, the last of them still growing
-    u_0 = x0;    u_k = softmax mixture over the sources;    f_k = F_k(RMSNorm(u_k));    readout: a mixture too
+    u_0 = x0;    u_k = softmax mixture over the sources;    f_k = F_k(RMSNorm(u_k))
+    readout: mixture over all sources
 
 The mixture is `depthbench_kernels.depth_mix`; each site has its own query and key gain. The newest source is open
 for outputs of its own k // b, the embedding for none: so an empty sum is never a source, and a boundary inside a
@@ -40,7 +41,7 @@ class State(NamedTuple):
 
 
 class Residual(base.Residual):
-    """u_k is a softmax mixture of the embedding and of sums of b branch outputs."""
+    """u_k = softmax mixture of x0 and the sums of b outputs f;  f_k = F_k(norm(u_k))."""
 
     float32_parameters = ("attn_res", "ffn_res", "final_res")
 

@@ -25,7 +25,7 @@ class Work(NamedTuple):
 
 
 class Residual(attnres_block.Residual):
-    """u_k is a softmax mixture of the embedding and all earlier branch outputs."""
+    """u_k = softmax mixture of x0, f_0 .. f_{k-1};  f_k = F_k(norm(u_k))."""
 
     def __init__(self, cfg: ModelConfig):
         super().__init__(cfg)

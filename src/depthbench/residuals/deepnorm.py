@@ -26,7 +26,7 @@ class LayerNorm(nn.Module):
 
 
 class Residual(preln.Residual):
-    """h <- norm_post(alpha h + F(h))."""
+    """h <- LayerNorm(alpha h + F(h)),  alpha = (2 L)^(1/4)."""
 
     def __init__(self, cfg: ModelConfig):
         super().__init__(cfg)

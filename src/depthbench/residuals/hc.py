@@ -55,7 +55,7 @@ class State(NamedTuple):
 
 
 class Residual(base.Residual):
-    """m streams; read, map and write by the connectors."""
+    """H'_t = sum_s A[s, t] H_s + w_t F(norm(sum_s r_s H_s));  r, A, w: learned, plus a tanh of H."""
 
     no_decay: tuple[str, ...] = ("static_alpha", "static_beta")
     key = "hc"  # ends the names of the connectors

@@ -59,7 +59,7 @@ class Connector(nn.Module):
 
 
 class Residual(hc.Residual):
-    """m streams; reads and writes by sigmoids, the map by Sinkhorn."""
+    """H'_t = sum_s R[t, s] H_s + w_t F(norm(sum_s r_s H_s));  r, w: sigmoids, R: Sinkhorn, of H."""
 
     no_decay = float32_parameters = ("bias", "alpha_pre", "alpha_post", "alpha_res")
     key = "mhc"

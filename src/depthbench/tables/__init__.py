@@ -30,4 +30,5 @@ def latex(table: pd.DataFrame, printed: dict[str, tuple[str, str]]) -> str:
     shown = table[list(printed)].rename(columns={column: heading for column, (heading, _) in printed.items()})
     style = shown.style.hide(axis="index")
     style = style.format(dict(printed.values()), na_rep="---", escape="latex")
-    return style.format_index(axis="columns", escape="latex").to_latex(hrules=True)
+    text = style.format_index(axis="columns", escape="latex").to_latex(hrules=True)
+    return text.replace("<", r"\textless{}")  # LaTeX's default encoding prints `<` as an inverted exclamation mark

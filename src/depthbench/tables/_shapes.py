@@ -15,6 +15,7 @@ from depthbench.model.config import ModelConfig
 
 ANCHOR = (24, 1024)  # n_layers, d_model
 SHAPE_KEYS = ("d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size")
+REFERENCE = {"large": 0}  # suite -> place of its reference shape in its scale, where the rule above is not used
 BEGIN = {
     "n_layers": ("L", "{}"),
     "d_model": ("d", "{}"),
@@ -32,7 +33,7 @@ DIFFERENCES = {
 def sizes(spec: ArtifactSpec, reference: int | None = None) -> pd.DataFrame:
     """Return one row per scale and shape of the artifact's runs, small scales and shallow shapes first.
 
-    `reference` is the place of the reference shape in its scale, where the rule above is not to be used.
+    `reference` is one of `REFERENCE`.
     """
     rows = {}
     for path in spec.runs:

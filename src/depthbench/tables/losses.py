@@ -2,7 +2,8 @@
 
     loss = sum of NLL / sum of predictions,  predictions of a document = its tokens - 1
 
-The interval is a bootstrap over documents, stratified by origin, with the same resamples for all runs
+`overhead_pct` is what the design adds to Pre-LN of the same shape, in percent of its parameters, norm gains
+included. The interval is a bootstrap over documents, stratified by origin, with the same resamples for all runs
 (`stats`). It holds the noise of evaluation, not of training.
 """
 
@@ -28,19 +29,22 @@ PRINTED = {
     "loss_hi": ("97.5 %", "{:.4f}"),
     "bits_per_byte": ("Bits/byte", "{:.4f}"),
     "n_params": ("Parameters", "{:,}"),
+    "overhead_pct": ("Overhead [%]", "{:.2f}"),
     "tokens": ("Tokens", "{:,}"),
     "commit": ("Commit", "{}"),
 }
 COLUMNS = [
     *("suites", "design", "label", "scale", "n_layers", "d_model", "aspect_ratio", "lr", "seed", "status"),
     *("loss", "loss_lo", "loss_hi", "loss_upstream", "bits_per_byte", "unigram_entropy"),
-    *("n_params", "tokens", "commit", "mixed_commit", "run_id"),
+    *("n_params", "overhead_pct", "tokens", "commit", "mixed_commit", "run_id"),
 ]
 
 
 def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
     """Return one row per run in display order; diverged and missing runs are kept with empty values."""
-    record = frames["run"][["run_id", "n_params", "tokens", "commit", "mixed_commit"]]
+    record = frames["run"][["run_id", "n_params", "base_params", "tokens", "commit", "mixed_commit"]]
+    own = record["n_params"] - record["base_params"]
+    record = record.assign(overhead_pct=100 * own / record["base_params"])
     # Nullable types: a missing run would turn counts into floats.
     record = record.astype({"n_params": "Int64", "tokens": "Int64", "mixed_commit": "boolean"})
     return losses(frames, spec).merge(record, on="run_id", how="left", validate="1:1")[COLUMNS]

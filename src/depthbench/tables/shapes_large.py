@@ -3,7 +3,7 @@
 import pandas as pd
 
 from depthbench.artifacts import ArtifactSpec
-from depthbench.tables._shapes import BEGIN, DIFFERENCES, SIZES, sizes
+from depthbench.tables._shapes import BEGIN, DIFFERENCES, REFERENCE, SIZES, sizes
 
 FILES = ()
 PRINTED = {
@@ -17,4 +17,4 @@ PRINTED = {
 
 def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
     """Return one row per shape, shallow first; sizes in parameters."""
-    return sizes(spec, reference=0)
+    return sizes(spec, REFERENCE["large"])

@@ -26,9 +26,7 @@ def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
     """Return one row per suite, scale and group of designs; tokens are those of one run."""
     plans = pd.DataFrame([spec.plan(path) for path in spec.runs])
     plans["run_id"] = [f"{spec.study}/runs/{path}" for path in spec.runs]
-    table = runs_frame(spec).merge(plans[["run_id", "steps", "tokens"]], on="run_id")
-    table = table.assign(suite=table["suites"].str.split(", ")).explode("suite")
-    table["place"] = [ORDER.index(suite) if suite in ORDER else len(ORDER) for suite in table["suite"]]
+    table = by_place(runs_frame(spec).merge(plans[["run_id", "steps", "tokens"]], on="run_id"))
     rows = []
     for (_, suite, _, scale), part in table.groupby(["place", "suite", "tokens", "scale"]):
         groups: dict[tuple, list[str]] = {}
@@ -37,6 +35,13 @@ def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
             groups.setdefault(tuple(cells.itertuples(index=False)), []).append(str(design))
         rows += [_row(str(suite), str(scale), part[part["design"].isin(designs)]) for designs in groups.values()]
     return pd.DataFrame(rows)
+
+
+def by_place(table: pd.DataFrame) -> pd.DataFrame:
+    """Return runs once for each of their suites, named in `suite`; `place` is where it stands among the suites."""
+    table = table.assign(suite=table["suites"].str.split(", ")).explode("suite")
+    place = [ORDER.index(suite) if suite in ORDER else len(ORDER) for suite in table["suite"]]
+    return table.assign(place=place).sort_values(["place", "suite"], kind="stable", ignore_index=True)
 
 
 def _row(suite: str, scale: str, part: pd.DataFrame) -> dict:
@@ -57,8 +62,12 @@ def _row(suite: str, scale: str, part: pd.DataFrame) -> dict:
 def rates(part: pd.DataFrame) -> str:
     """Return the rates of some runs: `2e-3`, or where designs differ `2e-3 (Pre-LN, HC); 1e-2 (LNS)`."""
     groups = part.groupby("label", sort=False)["lr"]
-    own = {str(label): ", ".join(sorted(set(tags), key=float)) for label, tags in groups}
-    shared = {text: [label for label in own if own[label] == text] for text in dict.fromkeys(own.values())}
-    if len(shared) == 1:
-        return next(iter(shared))
-    return "; ".join(f"{text} ({', '.join(labels)})" for text, labels in shared.items())
+    return shared({str(label): ", ".join(sorted(set(tags), key=float)) for label, tags in groups})
+
+
+def shared(own: dict[str, str]) -> str:
+    """Return what each of some names has: `2e-3`, or where they differ `2e-3 (400m, 500m); 5e-4 (1600m)`."""
+    names = {text: [name for name in own if own[name] == text] for text in dict.fromkeys(own.values())}
+    if len(names) == 1:
+        return next(iter(names))
+    return "; ".join(f"{text} ({', '.join(having)})" for text, having in names.items())

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 from matplotlib.text import Text
-from synthetic import LABELS, TINY, Study, path
+from synthetic import LABELS, TINY, Study, path, preln_params
 
 from depthbench import figures
 from depthbench.artifacts import read
@@ -126,6 +126,27 @@ def test_values_drawn_are_those_of_the_runs(tiny):
     assert row["loss_hi"] == pytest.approx(4.0 + 0.01, abs=0.006)
 
 
+def test_designs_above_the_size_budget_are_named(paper):
+    """MoDA by 2 d^2 (L - 1), here of models with V = 512; mHC stays below 3 %."""
+    shares = {L: 100 * 2 * d * d * (L - 1) / preln_params(L, d, 512) for L, d in (FIVE[0], FIVE[-1])}
+    assert f"same shape: MoDA {shares[16]:.1f} to {shares[32]:.1f} %." in words(paper)
+    rows = paper.frame[paper.frame["panel"] == "common"].set_index(["design", "n_layers"])["overhead_pct"]
+    assert rows["moda", 16] == pytest.approx(shares[16], rel=1e-12)
+    assert (rows["preln"] == 0).all()
+
+
+def test_one_design_of_one_shape_and_none_above_the_budget(tmp_path):
+    """mHC has 8 (96 d + 27) more at (4, 52), HC 8 (6 d + 26); a missing run takes no part."""
+    wanted = {"main": [(("preln", "hc", "mhc"), TINY)]}
+    study = fill(Study(tmp_path / "a"), wanted, missing=[path("mhc", shape) for shape in TINY[1:]])
+    percent = 100 * 8 * (96 * 52 + 27) / preln_params(4, 52, 512)
+    note = words(draw(study))
+    hc = [100 * 2 * L * (6 * d + 26) / preln_params(L, d, 512) for L, d in (TINY[0], TINY[2])]
+    assert f"same shape: HC {hc[0]:.1f} to {hc[1]:.1f} %, mHC {percent:.1f} %." in note
+    few = fill(Study(tmp_path / "b"), {"main": [(("preln", "sandwich"), TINY)]})
+    assert "More parameters" not in words(draw(few))
+
+
 def test_diverged_run_is_a_named_mark_at_the_upper_edge(tiny):
     drawn = draw(tiny)
     diverged = drawn.frame[drawn.frame["status"] == "diverged"]
@@ -178,9 +199,16 @@ def test_only_diverged_runs_give_no_axis_of_losses(tmp_path):
     assert all(not axes.get_yticklabels() for axes in drawn.axes)
 
 
-@pytest.mark.parametrize("case", ["paper", "tiny"])
+@pytest.fixture
+def partial(tmp_path):
+    """Ten designs, of which nearly all runs are missing: the note takes lines of wide characters."""
+    lost = [path(design, shape) for design in LABELS for shape in FIVE if (design, shape) != ("mhc", FIVE[0])]
+    return fill(Study(tmp_path), {"main": [(LABELS, FIVE)]}, missing=lost)
+
+
+@pytest.mark.parametrize("case", ["paper", "tiny", "partial"])
 def test_texts_are_large_enough_and_neither_clipped_nor_overlapping(case, request):
-    drawn = request.getfixturevalue("paper") if case == "paper" else draw(request.getfixturevalue("tiny"))
+    drawn = request.getfixturevalue("paper") if case == "paper" else draw(request.getfixturevalue(case))
     page = drawn.figure.bbox
     for text, size, box in drawn.texts:
         assert size >= 7, text

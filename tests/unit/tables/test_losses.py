@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -5,7 +7,7 @@ from scipy.stats import binom
 from synthetic import TINY, Study, path
 
 from depthbench import tables
-from depthbench.artifacts import read
+from depthbench.artifacts import ArtifactSpec, read
 from depthbench.errors import UserError
 from depthbench.tables import losses
 
@@ -49,8 +51,50 @@ def test_losses_of_constant_documents(study):
 def test_diverged_and_missing_runs_have_no_numbers(study):
     table = build(study).set_index("status")
     assert table.loc[["diverged", "missing"], EMPTY].isna().all(axis=None)
-    assert table.loc["missing", ["n_params", "tokens", "commit", "mixed_commit"]].isna().all()
-    assert table.loc["diverged", ["n_params", "tokens"]].tolist() == [186368, 102400]
+    assert table.loc["missing", ["n_params", "overhead_pct", "tokens", "commit", "mixed_commit"]].isna().all()
+    assert table.loc["diverged", ["n_params", "tokens"]].tolist() == [187292 + 868, 102400]
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "design", "percent"),
+    [
+        ({"n_heads": 16, "vocab_size": 50280}, (24, 1024), "moda", 100 * 2 * 1024**2 * 23 / 405_406_720),  # 11.9
+        ({"n_heads": 16, "vocab_size": 50280}, (24, 1024), "mhc", 100 * 4_719_888 / 405_406_720),  # 1.2
+        ({"n_heads": 16, "vocab_size": 50280}, (24, 1024), "deepnorm", 0),
+        ({"n_heads": 2, "vocab_size": 1024}, (24, 32), "mhc", 100 * 48 * (96 * 32 + 27) / (385_024 + 49 * 32)),  # 38.5
+    ],
+)
+def test_overhead_over_preln_of_the_same_shape(tmp_path, model, shape, design, percent):
+    study = Study(tmp_path)
+    study.model = model
+    study.add(path(design, shape))
+    assert build(study)["overhead_pct"].tolist() == [pytest.approx(percent, rel=1e-12)]
+
+
+def test_overhead_is_that_of_the_record(tmp_path):
+    """Of the model that was trained, grouped heads and an FFN of 3 d among it; not of the design's name."""
+    study = Study(tmp_path)
+    study.model |= {"n_heads": 4, "n_kv_heads": 2, "d_ff": 120}
+    run = path("my_design", TINY[1])
+    study.add(run)
+    record = json.loads(study.file(run, "run.json").read_text())
+    preln = 2 * 512 * 40 + 8 * (3 * 40 * 40 + 3 * 40 * 120 + 2 * 40) + 40  # half of the K and V heads: 3 d^2
+    study.file(run, "run.json").write_text(json.dumps(record | {"n_params": preln + 1000}))
+    spec = study.json(labels={"my_design": ["Mine", "norm"]})
+    table = losses.build(read(study.files, ArtifactSpec.from_json(spec)), ArtifactSpec.from_json(spec))
+    assert table["overhead_pct"].tolist() == [pytest.approx(100 * 1000 / preln, rel=1e-12)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "word"),
+    [({}, "spec.model"), ({"model": {"d_model": 52}}, "missing"), ({"model": {"n_layer": 4}}, "unknown n_layer")],
+)
+def test_record_without_a_model_is_refused(study, spec, word):
+    record = json.loads(study.file(PRELN, "run.json").read_text())
+    study.file(PRELN, "run.json").write_text(json.dumps(record | {"spec": spec}))
+    with pytest.raises(UserError, match=f"E-RUN .*{PRELN}/run.json: .*{word}.*; remove it and run snakemake") as caught:
+        build(study)
+    assert "\n" not in str(caught.value)
 
 
 def test_mixed_commits_are_marked(study):
@@ -113,10 +157,10 @@ def test_latex_is_for_people(study, tmp_path):
     header, ok, diverged, missing = (line for line in text.splitlines() if "&" in line)
     assert r"2.5 \%" in header
     assert ok.startswith(r"Pre\_LN \& 100\% \{a\} & t & 4 & 52 & 13.00 & 1e-2 & 0 & ok & 4.6250 & 4.6250 & 4.6250 & ")
-    assert "186,368 & 102,400 & aaaaaaa, bbbbbbb" in ok
-    assert "diverged & --- & --- & --- & --- & 186,368" in diverged
+    assert "186,836 & 0.00 & 102,400 & aaaaaaa, bbbbbbb" in ok
+    assert "diverged & --- & --- & --- & --- & 188,160 & 0.46 & " in diverged
     assert missing.startswith("HC & ")
-    assert missing.count("---") == 7
+    assert missing.count("---") == 8
     assert "nan" not in text.lower()
 
 
