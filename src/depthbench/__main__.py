@@ -140,14 +140,20 @@ def train(
 ) -> None:
     """Train one run, or go on from its last checkpoint. A signal saves, and leaves with status 75.
 
+    On all GPUs of a machine or Slurm job: `python -m depthbench.launch train` with the same options.
+
     Example: depthbench train --spec "$(jq -c .spec run.json)" --data results/data/embedded_ci-v512 --out my-run
     """
+    from depthbench import ranks
     from depthbench import train as training
     from depthbench.runs import RunSpec
 
-    parsed = RunSpec.read(spec)
-    _use_kernels(kernels)
-    if not training.train(parsed, data, out, micro_batch, checkpoint_seconds):
+    with ranks.joined():
+        with ranks.together():
+            parsed = RunSpec.read(spec)
+            _use_kernels(kernels)
+        finished = training.train(parsed, data, out, micro_batch, checkpoint_seconds)
+    if not finished:
         raise typer.Exit(STOPPED)
 
 
