@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -225,8 +226,7 @@ def _use_kernels(name: str) -> None:
         raise UserError("E-KERNEL", str(error)) from None
 
 
-def main() -> None:
-    """Run the command line; an error that is the user's to mend is one line and status 2."""
+def _run() -> None:
     try:
         app()
     except UserError as error:
@@ -234,6 +234,19 @@ def main() -> None:
             raise
         print(error, file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def main() -> None:
+    """Run the command line; an error that is the user's to mend is one line and status 2."""
+    try:
+        _run()
+    except SystemExit as end:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            # Threads of torch.distributed that outlive Python's own end can abort it, after all is written.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code if isinstance(end.code, int) else 1)
+        raise
     except Exception:
         from depthbench import lock
 

@@ -16,6 +16,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from depthbench.errors import UserError
+
 T = TypeVar("T")
 # The others wait while rank 0 writes a checkpoint; a lost rank is noticed by the launcher, not by this.
 PATIENCE = timedelta(minutes=30)
@@ -23,7 +25,7 @@ PATIENCE = timedelta(minutes=30)
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """Meet the other ranks of this run, and part from them where all went well."""
+    """Meet the other ranks of this run, and part from them unless one broke down: parting may wait for it."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -31,9 +33,12 @@ def joined() -> Iterator[None]:
             dist.init_process_group("nccl", timeout=PATIENCE, device_id=device)
         else:
             dist.init_process_group("gloo", timeout=PATIENCE)
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    try:
+        yield
+    except (UserError, SystemExit):  # all ranks leave
+        _part()
+        raise
+    _part()
 
 
 def count() -> int:
@@ -117,7 +122,7 @@ def together() -> Iterator[None]:
 
 
 def by_first(work: Callable[[], None]) -> None:
-    """Let rank 0 do it, and the others wait for it and for its errors."""
+    """Let rank 0 do it, and the others wait until it is done, or leave if it fails."""
     with together():
         if first():
             work()
@@ -146,6 +151,11 @@ def _sum(_: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     buffer = bucket.buffer()
     done = dist.all_reduce(buffer.float(), async_op=True).get_future()
     return done.then(lambda future: buffer.copy_(future.value()[0]))
+
+
+def _part() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _device() -> str:

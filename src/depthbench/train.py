@@ -109,7 +109,7 @@ class Training:
         """Print a line, and keep it with those of the other legs."""
         if ranks.first():
             print(text, flush=True)
-            print(text, file=self.log, flush=True)
+        ranks.by_first(lambda: print(text, file=self.log, flush=True))
 
     def stopped(self) -> bool:
         """Whether a signal has reached any rank: all learn of it at the same step."""
@@ -160,8 +160,7 @@ class Training:
             "memory_bytes": ranks.largest(provenance.peak_memory(self.device)),
             "time": round(time.time(), 3),
         }
-        if ranks.first():
-            print(json.dumps(row), file=self.metrics, flush=True)
+        ranks.by_first(lambda: print(json.dumps(row), file=self.metrics, flush=True))
         return row
 
     def _gradients(self, tokens: torch.Tensor) -> float:

@@ -1,0 +1,99 @@
+"""Training on several processes of one and of two nodes, as the rule starts it, in a real Slurm."""
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+
+import pytest
+from safetensors.torch import load_file
+
+from depthbench import train
+
+STEPS = 12
+
+
+@pytest.fixture
+def job(cluster, prepared, tmp_path):
+    """Write a batch script that trains into `run`, and the ways to run it."""
+    return Job(prepared, tmp_path)
+
+
+class Job:
+    def __init__(self, prepared, folder):
+        self.folder, self.log, self.run = folder, folder / "log.txt", folder / "run"
+        self.spec = prepared.spec(steps=STEPS, batch_sequences=8)
+        self.script = folder / "job.sh"
+        self.data = prepared.folder
+
+    def submit(self, *options, step=(), steps=STEPS):
+        spec = self.spec.model_copy(update={"steps": steps})
+        command = [
+            *step, sys.executable, "-m", "depthbench.launch", "train", "--spec", json.dumps(spec.as_dict()),
+            "--data", str(self.data), "--out", str(self.run), "--micro-batch", "2", "--checkpoint-seconds", "0",
+        ]  # fmt: skip
+        self.script.write_text(f"#!/bin/sh\n{shlex.join(command)}\necho ended with $?\n")
+        options = [*options, "--time=5", "--open-mode=append", f"--output={self.log}", str(self.script)]
+        done = subprocess.run(["sbatch", "--parsable", *options], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    def steps_done(self):
+        path = self.run / "resume" / "metrics.jsonl"
+        return path.read_text().count("\n") if path.exists() else 0
+
+    def wait(self, id, until="ended", seconds=180):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if until == "ended" and not subprocess.check_output(["squeue", "-h", "-j", id], text=True).strip():
+                return self.log.read_text()
+            if until == "training" and self.steps_done() > 3:
+                return ""
+            time.sleep(0.1)
+        subprocess.run(["scancel", id], check=True)
+        raise AssertionError(self.log.read_text())
+
+    def leg(self):
+        return json.loads((self.run / "run.json").read_text())["legs"][-1]
+
+    def equals_one_process(self, data):
+        assert train.train(self.spec, data, self.folder / "alone", 2, 600.0)
+        found, expected = (load_file(p / "model.safetensors") for p in (self.run, self.folder / "alone"))
+        for name, tensor in expected.items():
+            assert (found[name] - tensor).norm() <= 1e-5 * tensor.norm(), name
+
+
+def test_two_processes_on_one_node(job, prepared):
+    log = job.wait(job.submit("--gres=gpu:2"))
+    assert "ended with 0" in log
+    assert log.count("ok at step") == 1
+    assert [job.leg()[key] for key in ("ranks", "nodes", "accumulation")] == [2, 1, 2]
+    job.equals_one_process(prepared.folder)
+
+
+OUTER = ("srun", "--overlap", "--nodes=1", "--ntasks=1")  # a job's program runs once, on the first node
+
+
+def test_two_nodes_stop_at_a_signal_and_go_on(job, prepared):
+    id = job.submit("--nodes=2", "--gres=gpu:1", step=OUTER)
+    job.wait(id, "training")
+    subprocess.run(["scancel", "--signal=USR2", id], check=True)
+    log = job.wait(id)
+    assert "ended with 75" in log
+    assert log.count("SIGUSR2: saved step") == 1
+    assert not (job.run / "run.json").exists()
+    assert "ended with 0" in job.wait(job.submit("--nodes=2", "--gres=gpu:1", step=OUTER))
+    assert [job.leg()[key] for key in ("ranks", "nodes", "accumulation")] == [2, 2, 2]
+    job.equals_one_process(prepared.folder)
+
+
+@pytest.mark.slow
+def test_a_process_killed_on_one_node_ends_the_other(job):
+    id = job.submit("--nodes=2", "--gres=gpu:1", steps=28)
+    job.wait(id, "training")
+    listed = subprocess.check_output(["ps", "-eo", "pid,args"], text=True).splitlines()
+    ranks = [line.split()[0] for line in listed if "-m depthbench train" in line and str(job.run) in line]
+    subprocess.run(["kill", "-9", ranks[-1]], check=True)
+    log = job.wait(id, seconds=60)
+    assert "ended with" in log
+    assert "ended with 0" not in log
