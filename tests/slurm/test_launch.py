@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from depthbench import train
 
-STEPS = 12
+STEPS = 28
 
 
 @pytest.fixture
@@ -28,10 +28,9 @@ class Job:
         self.script = folder / "job.sh"
         self.data = prepared.folder
 
-    def submit(self, *options, step=(), steps=STEPS):
-        spec = self.spec.model_copy(update={"steps": steps})
+    def submit(self, *options, step=()):
         command = [
-            *step, sys.executable, "-m", "depthbench.launch", "train", "--spec", json.dumps(spec.as_dict()),
+            *step, sys.executable, "-m", "depthbench.launch", "train", "--spec", json.dumps(self.spec.as_dict()),
             "--data", str(self.data), "--out", str(self.run), "--micro-batch", "2", "--checkpoint-seconds", "0",
         ]  # fmt: skip
         self.script.write_text(f"#!/bin/sh\n{shlex.join(command)}\necho ended with $?\n")
@@ -43,16 +42,22 @@ class Job:
         path = self.run / "resume" / "metrics.jsonl"
         return path.read_text().count("\n") if path.exists() else 0
 
-    def wait(self, id, until="ended", seconds=180):
+    def training(self, id):
+        """Wait until a few steps are done."""
+        self._wait(id, 120, lambda: self.steps_done() > 3)
+
+    def ended(self, id, seconds=120):
+        """Wait for the end of the job and return its log."""
+        self._wait(id, seconds, lambda: not subprocess.check_output(["squeue", "-h", "-j", id], text=True).strip())
+        return self.log.read_text()
+
+    def _wait(self, id, seconds, condition):
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if until == "ended" and not subprocess.check_output(["squeue", "-h", "-j", id], text=True).strip():
-                return self.log.read_text()
-            if until == "training" and self.steps_done() > 3:
-                return ""
-            time.sleep(0.1)
-        subprocess.run(["scancel", id], check=True)
-        raise AssertionError(self.log.read_text())
+        while not condition():
+            if time.monotonic() > end:
+                subprocess.run(["scancel", id], check=True)
+                raise AssertionError(self.log.read_text())
+            time.sleep(0.02)
 
     def leg(self):
         return json.loads((self.run / "run.json").read_text())["legs"][-1]
@@ -65,7 +70,7 @@ class Job:
 
 
 def test_two_processes_on_one_node(job, prepared):
-    log = job.wait(job.submit("--gres=gpu:2"))
+    log = job.ended(job.submit("--gres=gpu:2"))
     assert "ended with 0" in log
     assert log.count("ok at step") == 1
     assert [job.leg()[key] for key in ("ranks", "nodes", "accumulation")] == [2, 1, 2]
@@ -77,23 +82,23 @@ OUTER = ("srun", "--overlap", "--nodes=1", "--ntasks=1")  # a job's program runs
 
 def test_two_nodes_stop_at_a_signal_and_go_on(job, prepared):
     id = job.submit("--nodes=2", "--gres=gpu:1", step=OUTER)
-    job.wait(id, "training")
+    job.training(id)
     subprocess.run(["scancel", "--signal=USR2", id], check=True)
-    log = job.wait(id)
+    log = job.ended(id)
     assert re.search(r"ended with [1-9]", log)  # 75, or 143 where srun ended the other node's launcher first
     assert log.count("SIGUSR2: saved step") == 1
     assert not (job.run / "run.json").exists()
-    assert "ended with 0" in job.wait(job.submit("--nodes=2", "--gres=gpu:1", step=OUTER))
+    assert "ended with 0" in job.ended(job.submit("--nodes=2", "--gres=gpu:1", step=OUTER))
     assert [job.leg()[key] for key in ("ranks", "nodes", "accumulation")] == [2, 2, 2]
     job.equals_one_process(prepared.folder)
 
 
 @pytest.mark.slow
 def test_a_process_killed_on_one_node_ends_the_other(job):
-    id = job.submit("--nodes=2", "--gres=gpu:1", steps=28)
-    job.wait(id, "training")
+    id = job.submit("--nodes=2", "--gres=gpu:1")
+    job.training(id)
     listed = subprocess.check_output(["ps", "-eo", "pid,args"], text=True).splitlines()
     ranks = [line.split()[0] for line in listed if "-m depthbench train" in line and str(job.run) in line]
     subprocess.run(["kill", "-9", ranks[-1]], check=True)
-    log = job.wait(id, seconds=60)
+    log = job.ended(id, seconds=60)
     assert re.search(r"ended with [1-9]", log)
