@@ -97,7 +97,7 @@ def test_two_nodes_stop_at_a_signal_and_go_on(job, prepared):
 def test_a_process_killed_on_one_node_ends_the_other(job):
     id = job.submit("--nodes=2", "--gres=gpu:1")
     job.training(id)
-    listed = subprocess.check_output(["ps", "-eo", "pid,args"], text=True).splitlines()
+    listed = subprocess.check_output(["ps", "-ww", "-eo", "pid,args"], text=True).splitlines()
     ranks = [line.split()[0] for line in listed if "-m depthbench train" in line and str(job.run) in line]
     subprocess.run(["kill", "-9", ranks[-1]], check=True)
     log = job.ended(id, seconds=60)
