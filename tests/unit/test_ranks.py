@@ -12,9 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from depthbench import checkpoint, ranks, train
+from depthbench import checkpoint, launch, ranks, train
 from depthbench.data.loader import Windows
 from depthbench.designs import DESIGNS
+from depthbench.errors import UserError
 
 STEPS, BATCH = 10, 8
 FAMILIES = ("preln", "sandwich", "hc", "attnres_full", "moda")
@@ -28,7 +29,7 @@ def command(prepared, spec, folder, processes, micro_batch=1):
     ]  # fmt: skip
 
 
-def launch(*args, **options):
+def launched(*args, **options):
     return subprocess.run(command(*args, **options), capture_output=True, text=True, timeout=240)
 
 
@@ -87,7 +88,7 @@ def test_the_shares_together_are_the_global_batch(prepared, monkeypatch, process
 def test_two_processes_train_what_one_does(prepared, tmp_path, design):
     """Case D07: 2 ranks x accumulation 4 = 1 rank x accumulation 8, to float32's rounding."""
     spec = prepared.spec(design, steps=STEPS, batch_sequences=BATCH)
-    done = launch(prepared, spec, tmp_path / "two", 2)
+    done = launched(prepared, spec, tmp_path / "two", 2)
     assert done.returncode == 0, done.stderr
     assert train.train(spec, prepared.folder, tmp_path / "one", 1, 600.0)
     assert distance(weights(tmp_path / "two"), weights(tmp_path / "one")) <= 1e-6
@@ -112,7 +113,7 @@ def test_a_signal_to_one_of_them_stops_both_and_any_number_goes_on(prepared, tmp
     assert alone.step == record["step"]
     alone.advance()
     alone.save()
-    done = launch(prepared, spec, tmp_path / "run", 2)
+    done = launched(prepared, spec, tmp_path / "run", 2)
     assert done.returncode == 0, done.stderr
     legs = json.loads((tmp_path / "run/run.json").read_text())["legs"]
     assert [leg["from_step"] for leg in legs] == [0, record["step"], record["step"] + 1]
@@ -133,7 +134,7 @@ def test_a_killed_process_ends_the_other_and_the_run_goes_on_to_the_bit(prepared
     _, record = checkpoint.latest(tmp_path / "run/resume")
     assert 0 < record["step"] < 28
     for folder in ("run", "undisturbed"):
-        done = launch(prepared, spec, tmp_path / folder, 2)
+        done = launched(prepared, spec, tmp_path / folder, 2)
         assert done.returncode == 0, done.stderr
     found, expected = weights(tmp_path / "run"), weights(tmp_path / "undisturbed")
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
@@ -151,17 +152,33 @@ def test_signals_to_the_launcher_or_its_group_save(prepared, tmp_path, number, s
 
 def test_what_is_wrong_is_told_once_and_nobody_waits(prepared, tmp_path):
     few = prepared.spec(steps=STEPS, batch_sequences=1)
-    done = launch(prepared, few, tmp_path / "few", 2)
+    done = launched(prepared, few, tmp_path / "few", 2)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
         "E-CONFIG batch_sequences=1: less than one for each of 2 processes; train on 1 GPUs or fewer"
     ]
     (tmp_path / "full/resume").mkdir(parents=True)
     (tmp_path / "full/resume/log.txt").symlink_to("/dev/full")  # fails on rank 0, while the other waits
-    done = launch(prepared, prepared.spec(steps=STEPS), tmp_path / "full", 2)
+    done = launched(prepared, prepared.spec(steps=STEPS), tmp_path / "full", 2)
     assert done.returncode == 2
     assert done.stderr.startswith("E-DISK")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "given", "there", "expected"), [(None, "", 0, 1), (None, "", 4, 4), (None, "2", 4, 2), (3, "2", 4, 3)]
+)
+def test_as_many_processes_as_asked_for_or_given_or_there(monkeypatch, asked, given, there, expected):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", given or "0")
+    assert launch.ranks_here(asked) == expected
+
+
+@pytest.mark.parametrize(("asked", "there"), [(5, 4), (0, 4), (-1, 0)])
+def test_more_processes_than_gpus_are_refused(monkeypatch, asked, there):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
+    with pytest.raises(UserError, match=rf"E-GPU {asked} processes asked for, PyTorch can use {there} GPUs; ask for"):
+        launch.ranks_here(asked)
 
 
 @pytest.mark.parametrize("design", DESIGNS)
