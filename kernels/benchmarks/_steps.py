@@ -32,12 +32,13 @@ def batch(vocab_size: int) -> torch.Tensor:
 def training_step(cfg: ModelConfig, tokens: torch.Tensor) -> Callable[[], None]:
     """Return a function that takes one training step: forward, backward, clipping, AdamW."""
     model = build_model(cfg)
+    loss = train.Loss(model, "float32")
     optimizer = optim.build(model, model.residual.no_decay, SETTINGS)
     predictions = tokens.shape[0] * (tokens.shape[1] - 1)
 
     def step() -> None:
         optimizer.zero_grad()
-        (train.summed_nll(model, tokens, "float32") / predictions).backward()
+        (loss(tokens) / predictions).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), SETTINGS.clip)
         optimizer.step()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -140,14 +141,20 @@ def train(
 ) -> None:
     """Train one run, or go on from its last checkpoint. A signal saves, and leaves with status 75.
 
+    On all GPUs of a machine or Slurm job: `python -m depthbench.launch train` with the same options.
+
     Example: depthbench train --spec "$(jq -c .spec run.json)" --data results/data/embedded_ci-v512 --out my-run
     """
+    from depthbench import ranks
     from depthbench import train as training
     from depthbench.runs import RunSpec
 
-    parsed = RunSpec.read(spec)
-    _use_kernels(kernels)
-    if not training.train(parsed, data, out, micro_batch, checkpoint_seconds):
+    with ranks.joined():
+        with ranks.together():
+            parsed = RunSpec.read(spec)
+            _use_kernels(kernels)
+        finished = training.train(parsed, data, out, micro_batch, checkpoint_seconds)
+    if not finished:
         raise typer.Exit(STOPPED)
 
 
@@ -236,8 +243,7 @@ def _use_kernels(name: str) -> None:
         raise UserError("E-KERNEL", str(error)) from None
 
 
-def main() -> None:
-    """Run the command line; an error that is the user's to mend is one line and status 2."""
+def _run() -> None:
     try:
         app()
     except UserError as error:
@@ -245,6 +251,19 @@ def main() -> None:
             raise
         print(error, file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def main() -> None:
+    """Run the command line; an error that is the user's to mend is one line and status 2."""
+    try:
+        _run()
+    except SystemExit as end:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            # Threads of torch.distributed that outlive Python's own end can abort it, after all is written.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code if isinstance(end.code, int) else 1)
+        raise
     except Exception:
         from depthbench import lock
 

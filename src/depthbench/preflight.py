@@ -157,6 +157,7 @@ def _steps(case: Case, recipe: Recipe, kernels: str) -> dict[str, Any]:
     model = build_model(ModelConfig.read(case.model)).to(at)
     if recipe.precision.master == "bfloat16":
         store_bfloat16(model)
+    loss_of = train.Loss(model, recipe.precision.compute)
     optimizer = optim.build(model, model.residual.no_decay, recipe.optimizer)
     optimizer.param_groups[0]["lr"] = 1e-3
     on_cpu = at.type == "cpu"
@@ -165,7 +166,7 @@ def _steps(case: Case, recipe: Recipe, kernels: str) -> dict[str, Any]:
     for _ in range(2):
         started = time.perf_counter()
         optimizer.zero_grad()
-        loss = train.summed_nll(model, tokens, recipe.precision.compute) / tokens.numel()
+        loss = loss_of(tokens) / tokens.numel()
         loss.backward()
         optimizer.step()
         device.wait(at)

@@ -2,7 +2,8 @@
 
 Loss of a step = sum over all predictions of the global batch / their number, whatever the micro-batch; a window of
 T tokens gives T - 1 predictions. Nothing in training is random but the initial weights and the order of the windows,
-both functions of the seed, so weights, moments and the step are the whole state.
+both functions of the seed, so weights, moments and the step are the whole state. Several ranks share the batch: the
+module `ranks`.
 """
 
 import json
@@ -11,14 +12,14 @@ import os
 import signal
 import time
 import traceback
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
-from depthbench import checkpoint, device, files, lock, optim, progress, provenance, resume
+from depthbench import checkpoint, device, files, lock, optim, progress, provenance, ranks, resume
 from depthbench.data.loader import Windows, manifest
 from depthbench.errors import UserError
 from depthbench.model.backbone import Model, build_model, store_bfloat16
@@ -30,6 +31,21 @@ from depthbench_kernels.linear_cross_entropy import linear_cross_entropy
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 STEPS_BETWEEN_LINES = 10
 IGNORED = -100  # target of a window's last position, which has no next token
+
+
+class Loss(torch.nn.Module):
+    """The summed loss of a micro-batch [nats]; a module, since DDP sees to the gradients of modules."""
+
+    def __init__(self, model: Model, compute: str):
+        super().__init__()
+        self.model, self.compute = model, compute
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the sum over the predictions of (B, T) tokens."""
+        target = torch.nn.functional.pad(tokens[:, 1:], (0, 1), value=IGNORED)
+        with device.compute_type(self.compute, tokens.device):
+            features = self.model.features(tokens)
+            return linear_cross_entropy(features.flatten(0, 1), self.model.lm_head.weight, target.flatten(), IGNORED)
 
 
 class Training:
@@ -46,19 +62,28 @@ class Training:
         self.status = "ok"
         self.legs: list[dict[str, Any]] = []
         self.stop_signal: int | None = None
-        self._restore()
-        self.metrics = resume.open_metrics(folder, self.step)
-        self.log = (folder / "log.txt").open("a", encoding="utf-8")
+        ranks.by_first(self._open)
+        self._spread()
+        self.loss = ranks.parallel(Loss(self.model, spec.precision.compute))
+        share = -(-spec.batch_sequences // ranks.count())
         self.legs.append(
             {
                 "from_step": self.step,
                 "started": time.time(),
+                "ranks": ranks.count(),
+                "nodes": ranks.nodes(),
                 "micro_batch": micro_batch,
+                "accumulation": -(-share // micro_batch),
                 "kernels": backend(),
                 **provenance.commit(),
                 **provenance.machine(self.device),
             }
         )
+
+    def _open(self) -> None:
+        self._restore()
+        self.metrics = resume.open_metrics(self.resume, self.step)
+        self.log = (self.resume / "log.txt").open("a", encoding="utf-8")
 
     def _restore(self) -> None:
         found = checkpoint.latest(self.resume)
@@ -76,10 +101,24 @@ class Training:
         self.model.load_state_dict({name: tensors[f"model.{name}"] for name in self.model.state_dict()})
         optim.restore_moments(self.model, self.optimizer, tensors)
 
+    def _spread(self) -> None:
+        """Give the other ranks what rank 0 has restored; the weights follow when the loss becomes parallel."""
+        self.step, self.status, self.legs = ranks.told((self.step, self.status, self.legs))
+        moments = ranks.tell_tensors(optim.moments(self.model, self.optimizer))
+        optim.restore_moments(self.model, self.optimizer, moments)
+
     def say(self, text: str) -> None:
         """Print a line, and keep it with those of the other legs."""
-        print(text, flush=True)
-        print(text, file=self.log, flush=True)
+        if ranks.first():
+            print(text, flush=True)
+        ranks.by_first(lambda: print(text, file=self.log, flush=True))
+
+    def stopped(self) -> bool:
+        """Whether a signal has reached any rank: all learn of it at the same step."""
+        number = ranks.largest(self.stop_signal or 0)
+        if number:  # or a signal that came just now would be lost
+            self.stop_signal = number
+        return bool(number)
 
     def save(self) -> None:
         """Write a checkpoint of the present step; the metrics up to it reach the disk first."""
@@ -99,8 +138,8 @@ class Training:
     def advance(self) -> dict[str, Any]:
         """Take one step, or find that it cannot be taken (then `status` is diverged); log and return its metrics."""
         started, spec = time.perf_counter(), self.spec
-        tokens = torch.from_numpy(self.windows.batch(self.step, spec.batch_sequences, spec.seed))
-        loss = self._gradients(tokens)
+        share = ranks.share(spec.batch_sequences)
+        loss = self._gradients(torch.from_numpy(self.windows.batch(self.step, spec.batch_sequences, spec.seed, share)))
         # bfloat16 sums would lose most of the norm's digits; float32 gradients are taken as they are
         gradients = [p.grad.float() for p in self.model.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
@@ -113,29 +152,33 @@ class Training:
             self.optimizer.step()
         else:  # the weights stay those of the last finite step
             self.status = "diverged"
+        tokens = spec.batch_sequences * spec.sequence_length
         row = {
             "step": self.step,
-            "tokens": self.step * tokens.numel(),
+            "tokens": self.step * tokens,
             "loss": _finite(loss),
             "grad_norm": _finite(norm.item()),
             "lr": rate,
-            "tokens_per_s": round(tokens.numel() / (time.perf_counter() - started), 1),
-            "memory_bytes": provenance.peak_memory(self.device),
+            "tokens_per_s": round(tokens / (time.perf_counter() - started), 1),
+            "memory_bytes": ranks.largest(provenance.peak_memory(self.device)),
             "time": round(time.time(), 3),
         }
-        print(json.dumps(row), file=self.metrics, flush=True)
+        ranks.by_first(lambda: print(json.dumps(row), file=self.metrics, flush=True))
         return row
 
     def _gradients(self, tokens: torch.Tensor) -> float:
-        """Fill the gradients of the mean loss over the global batch and return that loss [nats/token]."""
-        self.optimizer.zero_grad(set_to_none=True)
-        predictions = tokens.shape[0] * (tokens.shape[1] - 1)
+        """Fill the gradients of the mean loss over the global batch from this rank's share; return that loss [nats]."""
+        # Gradients of several ranks live in the buffers that are sent, so they are zeroed in place.
+        self.optimizer.zero_grad(set_to_none=ranks.count() == 1)
+        predictions = self.spec.batch_sequences * (self.spec.sequence_length - 1)
         total = torch.zeros((), device=self.device)
-        for part in tokens.split(self.micro_batch):
-            nll = summed_nll(self.model, part.to(self.device), self.spec.precision.compute)
-            (nll / predictions).backward()
+        parts = tokens.split(self.micro_batch)
+        for number, part in enumerate(parts, start=1):
+            with ranks.last_only(self.loss, number == len(parts)):
+                nll = self.loss(part.to(self.device))
+                (nll / predictions).backward()
             total += nll.detach()
-        return total.item() / predictions
+        return ranks.add_up(total).item() / predictions
 
     def publish(self) -> None:
         """Write the declared outputs, `run.json` last; the checkpoints have then served."""
@@ -165,14 +208,6 @@ class Training:
         checkpoint.remove(self.resume)
 
 
-def summed_nll(model: Model, tokens: torch.Tensor, compute: str) -> torch.Tensor:
-    """Return the negative log-likelihood [nats] of all next tokens of (B, T) windows, computed in type `compute`."""
-    target = torch.nn.functional.pad(tokens[:, 1:], (0, 1), value=IGNORED)
-    with device.compute_type(compute, tokens.device):
-        features = model.features(tokens)
-        return linear_cross_entropy(features.flatten(0, 1), model.lm_head.weight, target.flatten(), IGNORED)
-
-
 def train(spec: RunSpec, data: Path, folder: Path, micro_batch: int, checkpoint_seconds: float) -> bool:
     """Train the run of `spec` on the prepared `data` into the run's `folder`, or go on from its last checkpoint.
 
@@ -182,23 +217,41 @@ def train(spec: RunSpec, data: Path, folder: Path, micro_batch: int, checkpoint_
     Raises:
         UserError: E-SHARD, E-BUDGET, E-RESUME, E-LOCK, E-CONFIG, E-DISK.
     """
-    with files.disk_errors():
-        if not spec.data.matches(manifest(data)["spec"]):
-            raise UserError("E-SHARD", f"{data}: prepared with other settings than the run's; prepare the data again")
-        windows = Windows(data, spec.sequence_length)
-        windows.check_budget(spec.steps, spec.batch_sequences)
-        with lock.held(folder, spec.run_id):
-            private = resume.claim(folder, spec.as_dict())
-            if resume.finished(private, windows.data_id):
-                resume.publish(private)
-                print(f"{spec.run_id}: trained before with this spec on this data, published again", flush=True)
-                return True
-            run = Training(spec, windows, private, micro_batch)
-            try:
-                return _leg(run, checkpoint_seconds)
-            except Exception:
+    with files.disk_errors(), ExitStack() as held:
+        private, done = folder / "resume", False
+        with ranks.together():
+            windows = _windows(spec, data)
+            if ranks.first():
+                held.enter_context(lock.held(folder, spec.run_id))
+                resume.claim(folder, spec.as_dict())
+                done = resume.finished(private, windows.data_id)
+                if done:
+                    resume.publish(private)
+                    print(f"{spec.run_id}: trained before with this spec on this data, published again", flush=True)
+        if ranks.told(done):
+            return True
+        run = Training(spec, windows, private, micro_batch)
+        try:
+            return _leg(run, checkpoint_seconds)
+        except Exception:
+            if ranks.first():
                 traceback.print_exc(file=run.log)
-                raise
+            raise
+
+
+def _windows(spec: RunSpec, data: Path) -> Windows:
+    """Return the training windows once they and the ranks are known to fit the spec."""
+    if not spec.data.matches(manifest(data)["spec"]):
+        raise UserError("E-SHARD", f"{data}: prepared with other settings than the run's; prepare the data again")
+    windows = Windows(data, spec.sequence_length)
+    windows.check_budget(spec.steps, spec.batch_sequences)
+    if ranks.count() > spec.batch_sequences:
+        raise UserError(
+            "E-CONFIG",
+            f"batch_sequences={spec.batch_sequences}: less than one for each of {ranks.count()} processes; "
+            f"train on {spec.batch_sequences} GPUs or fewer",
+        )
+    return windows
 
 
 def _leg(run: Training, checkpoint_seconds: float) -> bool:
@@ -208,7 +261,7 @@ def _leg(run: Training, checkpoint_seconds: float) -> bool:
     run.say(_headline(run))
     finished = _steps(run, checkpoint_seconds)
     if finished:
-        run.publish()
+        ranks.by_first(run.publish)
         run.say(f"{run.status} at step {run.step}/{run.spec.steps}")
     else:
         name = signal.Signals(run.stop_signal or 0).name
@@ -219,20 +272,21 @@ def _leg(run: Training, checkpoint_seconds: float) -> bool:
 def _steps(run: Training, checkpoint_seconds: float) -> bool:
     """Step until the end or a signal, and save; return whether the run is finished."""
     console = Console()
+    shown = console.is_terminal and ranks.first()
     saved = time.monotonic()
-    with progress.bar(console) if console.is_terminal else nullcontext() as bar:
+    with progress.bar(console) if shown else nullcontext() as bar:
         task = bar.add_task("training", total=run.spec.steps, completed=run.step, note="") if bar else None
-        while run.step < run.spec.steps and run.status == "ok" and run.stop_signal is None:
+        while run.step < run.spec.steps and run.status == "ok" and not run.stopped():
             row = run.advance()
             loss = "not finite" if row["loss"] is None else f"{row['loss']:.4f}"
             if bar and task is not None:
                 bar.update(task, completed=run.step, note=f"loss {loss}")
             elif run.step % STEPS_BETWEEN_LINES == 0 or run.step == run.spec.steps:
                 run.say(f"step {run.step}/{run.spec.steps} loss {loss} {row['tokens_per_s']:.0f} tokens/s")
-            if time.monotonic() - saved >= checkpoint_seconds:
-                run.save()
+            if ranks.largest(time.monotonic() - saved >= checkpoint_seconds):
+                ranks.by_first(run.save)
                 saved = time.monotonic()
-    run.save()
+    ranks.by_first(run.save)
     return run.step == run.spec.steps or run.status != "ok"
 
 
@@ -240,7 +294,7 @@ def _headline(run: Training) -> str:
     leg, config = run.legs[-1], run.model.cfg
     return (
         f"{run.spec.run_id}: {config.count_params():,} parameters, from step {run.step}/{run.spec.steps}; "
-        f"{leg['device']}, {leg['threads']} threads, kernels {leg['kernels']}, host {leg['host']}, "
+        f"{leg['ranks']} x {leg['device']}, {leg['threads']} threads, kernels {leg['kernels']}, host {leg['host']}, "
         f"job {leg['slurm_job_id'] or 'none'}, commit {leg['commit'] or 'unknown'}{' (edited)' * bool(leg['dirty'])}"
     )
 

@@ -15,11 +15,12 @@ SETTINGS = Optimizer(betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
 
 def training_step(design, tokens):
     model = build_model(ModelConfig(design, d_model=28, n_layers=16, n_heads=2, vocab_size=512))
+    loss = train.Loss(model, "float32")
     optimizer = optim.build(model, model.residual.no_decay, SETTINGS)
 
     def step():
         optimizer.zero_grad()
-        (train.summed_nll(model, tokens, "float32") / tokens.numel()).backward()
+        (loss(tokens) / tokens.numel()).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), SETTINGS.clip)
         optimizer.step()
 

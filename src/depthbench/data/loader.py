@@ -70,9 +70,9 @@ class Windows:
             found[here] = _permutation(self.n_windows, seed, int(epoch))[places[here]]
         return found
 
-    def batch(self, step: int, batch_sequences: int, seed: int) -> np.ndarray:
-        """Return the tokens of the batch of a 0-based step: int64, (batch_sequences, T)."""
-        return np.stack([self._window(i) for i in self.ids(step, batch_sequences, seed)])
+    def batch(self, step: int, batch_sequences: int, seed: int, share: slice = slice(None)) -> np.ndarray:
+        """Return the tokens of the batch of a 0-based step, or a share of it: int64, (sequences, T)."""
+        return np.stack([self._window(i) for i in self.ids(step, batch_sequences, seed)[share]])
 
     def epochs(self, steps: int, batch_sequences: int) -> float:
         """Return how often `steps` steps pass over the windows."""
