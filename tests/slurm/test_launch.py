@@ -31,7 +31,8 @@ class Job:
     def submit(self, *options, ranks=(), step=()):
         command = [
             *step, sys.executable, "-m", "depthbench.launch", *ranks, "train",
-            "--spec", json.dumps(self.spec.as_dict()), "--data", str(self.data), "--out", str(self.run), "--micro-batch", "2", "--checkpoint-seconds", "0",
+            "--spec", json.dumps(self.spec.as_dict()), "--data", str(self.data),
+            "--out", str(self.run), "--micro-batch", "2", "--checkpoint-seconds", "0",
         ]  # fmt: skip
         self.script.write_text(f"#!/bin/sh\n{shlex.join(command)}\necho ended with $?\n")
         options = [*options, "--time=5", "--open-mode=append", f"--output={self.log}", str(self.script)]
