@@ -6,7 +6,6 @@ writes, so Slurm's accounting is not needed. Jobs that outlive the main process 
 """
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
@@ -103,7 +102,7 @@ class Executor(RemoteExecutor):
             self.report_job_error(SubmittedJobInfo(job), msg=f"{error}\n")
 
     def _submit(self, job: Any) -> None:
-        payload = SnakemakeJob(self.format_job_exec(job), os.getcwd(), max(1, self._delay - 15))
+        payload = SnakemakeJob(self.format_job_exec(job), str(Path.cwd()), max(1, self._delay - 15))
         with interrupts_held(self.cluster.commands_only):
             job_id, paths = self.cluster.submit(folders.of_job(self._folder, job), job, payload)
             self._records.write(job, job_id, paths)

@@ -60,6 +60,7 @@ class SnakemakeJob(submitit.helpers.Checkpointable):
         if status == 0:
             signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # nothing is left to be saved
             return
+        sys.tracebacklimit = 0  # where in this file says nothing to the reader of the log
         raise RuntimeError(f"exit status {status} on {os.environ.get('SLURMD_NODENAME', socket.gethostname())}")
 
     def checkpoint(self) -> submitit.helpers.DelayedSubmission:

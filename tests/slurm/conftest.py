@@ -7,9 +7,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import pytest
-
 import one_machine
+import pytest
 
 BIN = Path(sys.executable).parent
 SRC = Path(__file__).parents[2] / "src"

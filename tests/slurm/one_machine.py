@@ -1,6 +1,6 @@
 """A real Slurm on this machine: munged, slurmctld and two slurmd in one private folder, as any user, without cgroups.
 
-Jobs, signals, limits, requeueing, gres and constraints are Slurm's own; memory, cores and GPUs are booked, not enforced.
+Jobs, signals, limits, requeueing, gres and constraints are Slurm's own; memory, cores and GPUs are booked only.
 """
 
 import contextlib
@@ -47,8 +47,9 @@ KillWait=5
 MinJobAge=600
 DefMemPerCPU=1000
 GresTypes=gpu
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=64 RealMemory=512000 Feature=big Gres=gpu:a100:4
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=64 RealMemory=512000 Feature=small Gres=gpu:a100:4
+NodeName=DEFAULT NodeHostname={host} NodeAddr=127.0.0.1 CPUs=64 RealMemory=512000 Gres=gpu:a100:4
+NodeName=n1 Port={ports[1]} Feature=big
+NodeName=n2 Port={ports[2]} Feature=small
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE DefaultTime=10
 PartitionName=other Nodes=n1,n2 MaxTime=INFINITE DefaultTime=10
 """

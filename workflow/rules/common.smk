@@ -153,3 +153,8 @@ def request(key):
         return getattr(asked, key)
 
     return of
+
+
+def one_gpu(wildcards):
+    """A GPU for what is done with a model that was trained on some."""
+    return min(1, request("gpu")(wildcards))

@@ -47,6 +47,9 @@ rule prepare_file:
     conda:
         "../../envs/depthbench.yaml"
     threads: 2
+    resources:
+        mem_mb=16000,
+        runtime=240,
     params:
         spec=part_spec_of,
     shell:
@@ -65,6 +68,9 @@ rule prepare:
     conda:
         "../../envs/depthbench.yaml"
     threads: 2
+    resources:
+        mem_mb=16000,
+        runtime=240,
     params:
         spec=runs.dumps(runs.data_spec(CONFIG).as_dict()),
         folder=subpath(output[0], parent=True),
