@@ -47,9 +47,9 @@ KillWait=5
 MinJobAge=600
 DefMemPerCPU=1000
 GresTypes=gpu
-NodeName=DEFAULT NodeHostname={host} NodeAddr=127.0.0.1 CPUs=64 RealMemory=512000 Gres=gpu:a100:4
-NodeName=n1 Port={ports[1]} Feature=big
-NodeName=n2 Port={ports[2]} Feature=small
+NodeName=DEFAULT CPUs=64 RealMemory=512000 Gres=gpu:a100:4
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} Feature=big
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} Feature=small
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE DefaultTime=10
 PartitionName=other Nodes=n1,n2 MaxTime=INFINITE DefaultTime=10
 """

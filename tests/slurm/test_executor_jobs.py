@@ -134,17 +134,6 @@ for name in "given", "own":
         assert len({job for _, _, job in tries}) == 2
 
 
-def test_without_slurm_nothing_is_run(workflow, tmp_path):
-    """Above all not on this machine, which would be the login node."""
-    workflow.write('rule all:\n    output: "out.txt"\n    shell: "touch {output}"\n')
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/bash").symlink_to("/bin/bash")
-    printed = workflow.run(status=1, env={"PATH": str(tmp_path / "bin")})
-    assert "no Slurm on this machine (sbatch, srun, squeue, scancel, scontrol not found)" in printed
-    assert "Traceback" not in printed
-    assert not workflow.has("out.txt")()
-
-
 def test_local_jobs_need_no_slurm_and_end_with_the_main_process(workflow):
     workflow.write("""
 rule all:
