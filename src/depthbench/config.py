@@ -355,9 +355,10 @@ def _cross_check(config: Config) -> Iterator[str]:
     for name, design in config.designs.items():
         if (residual := design.residual or name) not in DESIGNS:
             yield f"designs.{name}: no file residuals/{residual}.py; known: {', '.join(DESIGNS)}"
-    for where, request in (("default", config.resources.default), *config.resources.by_scale.items()):
+    by_scale = {f"by_scale.{name}": request for name, request in config.resources.by_scale.items()}
+    for name, request in {"default": config.resources.default, **by_scale}.items():
         if request.gpu % request.nodes:
-            yield f"resources.*.{where}: gpu {request.gpu} does not divide over nodes {request.nodes}"
+            yield f"resources.{name}.gpu: {request.gpu} does not divide over nodes: {request.nodes}"
     for scale in sorted(set(config.resources.by_scale) - set(config.scales)):
         yield f"resources.by_scale.{scale}: no such scale; known: {', '.join(config.scales)}"
     for key, by_design in ((k, getattr(s, k)) for s in config.scales.values() for k in ("lr", "grid")):

@@ -51,6 +51,10 @@ class Workflow:
     def printed(self):
         return (self.folder / "main.log").read_text()
 
+    def logs(self):
+        """Return what the jobs have printed."""
+        return "\n".join(path.read_text() for path in self.folder.glob(".snakemake/submitit/**/*_log.out"))
+
     def wait_for(self, condition, seconds=40):
         """Wait until `condition()` is true, and return its value."""
         end = time.monotonic() + seconds
