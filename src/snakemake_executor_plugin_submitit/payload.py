@@ -53,8 +53,8 @@ class SnakemakeJob(submitit.helpers.Checkpointable):
         try:
             # Popen.wait() holds a lock that a handler which calls it again would wait for
             os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOWAIT)
-        except BaseException:
-            self._signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            self._stop(signal.SIGTERM)
             raise
         status = self._child.wait()
         if status == 0:
@@ -64,15 +64,19 @@ class SnakemakeJob(submitit.helpers.Checkpointable):
         raise RuntimeError(f"exit status {status} on {os.environ.get('SLURMD_NODENAME', socket.gethostname())}")
 
     def checkpoint(self) -> submitit.helpers.DelayedSubmission:
-        """Make the child save and end; return the same job for the next leg."""
+        """Stop the child, inside of submitit's handler; return the same job for the next leg."""
+        self._stop(signal.SIGUSR2)
+        return submitit.helpers.DelayedSubmission(self)
+
+    def _stop(self, number: int) -> None:
+        """Make the child save and end; kill it when the time is over."""
         end = time.monotonic() + self.grace_s
         while not self._ended() and time.monotonic() < end:
-            self._signal(signal.SIGUSR2)  # again and again: a program may not have its handler yet
+            self._signal(number)  # again and again: a program may not have its handler yet
             time.sleep(SECONDS_BETWEEN_SIGNALS)
         if not self._ended():
             print(f"still running after {self.grace_s} s: killed", flush=True)
             self._signal(signal.SIGKILL)
-        return submitit.helpers.DelayedSubmission(self)
 
     def _ended(self) -> bool:
         if self._child is None or self._child.returncode is not None:

@@ -9,7 +9,8 @@ from typing import Any
 
 MINUTES = 60  # of a job without `runtime`
 # One task on the first node runs Snakemake; steps that it starts share its resources instead of waiting for them.
-STEP = ["--nodes=1", "--ntasks=1", "--overlap"]
+# srun does not take the number of cores over from the job: it would bind the task to one.
+STEP = ["--nodes=1", "--ntasks=1", "--overlap", "--cpus-per-task={cores}"]
 WORDS = {"slurm_partition": "partition", "slurm_account": "account", "constraint": "constraint", "qos": "qos"}
 # Obeyed by the stock plugin, not here: to pass over them would run the job without what it needs.
 FOREIGN = {
@@ -33,16 +34,16 @@ def slurm(name: str, resources: Mapping[str, Any], signal_delay: int) -> dict[st
         if resources.get(key):
             known = f'slurm_extra="{instead}..."' if instead.startswith("--") else instead
             raise RequestError(f"resource {key}={resources.get(key)} is not known here; use {known}")
-    nodes = _count(resources, "nodes", 1, least=1)
+    nodes, cores = _count(resources, "nodes", 1, least=1), _count(resources, "_cores", 1, least=1)
     asked: dict[str, Any] = {
         "job_name": name,
         "time": _count(resources, "runtime", MINUTES, least=1),
         "nodes": nodes,
         "ntasks_per_node": 1,
-        "cpus_per_task": _count(resources, "_cores", 1, least=1),
+        "cpus_per_task": cores,
         "signal_delay_s": signal_delay,
         "stderr_to_stdout": True,
-        "srun_args": STEP,
+        "srun_args": [option.format(cores=cores) for option in STEP],
         # some sites do not requeue unless asked
         "additional_parameters": {"requeue": True, **extra(str(resources.get("slurm_extra") or ""))},
     }

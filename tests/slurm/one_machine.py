@@ -153,9 +153,16 @@ def _end(pid_file: Path):
     except (OSError, ValueError):
         return
     for _ in range(100):
-        state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout
-        if not state or state.startswith("Z"):
+        if _gone(pid):
             return
         time.sleep(0.05)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+def _gone(pid):
+    """Whether a process has ended; one that nobody has waited for is a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True

@@ -11,7 +11,9 @@ rule see:
     threads: 6
     resources: gpu=2, gpu_model="a100", constraint="small", mem_mb=3000, runtime=7, slurm_partition="other",
         slurm_extra="--comment='a note' --exclusive=user"
-    shell: "env > {output}; scontrol --oneliner show job $SLURM_JOB_ID >> {output}; command -v python >> {output}"
+    shell: "env > {output}; scontrol --oneliner show job $SLURM_JOB_ID >> {output};"
+        " scontrol --oneliner show step $SLURM_JOB_ID.$SLURM_STEP_ID | sed 's/^/step /' >> {output};"
+        " command -v python >> {output}"
 rule nodes:
     output: "nodes.txt"
     resources: nodes=2, gpu=4
@@ -45,6 +47,8 @@ def test_jobs_get_what_they_ask_for_and_nothing_of_the_callers_job(workflow, clu
     assert {"CUDA_VISIBLE_DEVICES=0,1", "SLURMD_NODENAME=n2", "SLURM_CPUS_PER_TASK=6"} <= set(lines)
     for words in ("Partition=other", "TimeLimit=00:07:00", "MinMemoryNode=3000M", "Requeue=1", "Comment=a note"):
         assert words in seen
+    (step,) = (line.split() for line in lines if line.startswith("step "))
+    assert "CPUs=6" in step  # of the process itself, not only of the job around it
     assert not {f"{name}={value}" for name, value in CALLER.items()} & set(lines)
     assert lines[-1] == str(workflow.python)
 

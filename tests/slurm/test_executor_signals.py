@@ -74,6 +74,21 @@ def test_interrupt_leaves_an_empty_queue(workflow, cluster):
     assert notes(workflow) == []
 
 
+def test_an_interrupt_in_the_middle_of_a_submission_leaves_an_empty_queue(workflow, cluster, tmp_path):
+    """Of a terminal, which sends it to sbatch as well: Slurm has the job, its id is not known yet."""
+    slow = tmp_path / "slow/sbatch"
+    slow.parent.mkdir()
+    slow.write_text(f'#!/bin/sh\nsaid=$({cluster.which("sbatch")} "$@")\ntouch submitting\nsleep 2\necho "$said"\n')
+    slow.chmod(0o755)
+    workflow.write('rule all:\n    output: "out.txt"\n    shell: "sleep 60"\n')
+    main = workflow.start(env={"PATH": f"{slow.parent}:{workflow.env['PATH']}"})
+    workflow.wait_for(workflow.has("submitting"))
+    assert cluster.queue() != []
+    os.killpg(main.pid, signal.SIGINT)
+    assert main.wait(20) == 1
+    cluster.wait_until_empty()
+
+
 def test_a_job_that_outlives_the_main_process_is_taken_over_unless_other_work_is_asked_for(workflow, cluster):
     workflow.write(ONCE)
     workflow.start()

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from snakemake_executor_plugin_submitit import environment, folders, request
+from snakemake_executor_plugin_submitit.clusters import ClusterError
+from snakemake_executor_plugin_submitit.records import Records
 
 
 def asked(**resources):
@@ -72,3 +74,36 @@ def test_a_result_that_cannot_be_read_yet_is_none(tmp_path):
     assert folders.outcome(paths) is None
     paths.result_pickle.write_bytes(b"\x80\x05half")
     assert folders.outcome(paths) is None
+
+
+def member(number, command="make"):
+    """A rule's job as far as the notes look at it."""
+    return SimpleNamespace(
+        is_group=lambda: False,
+        rule=SimpleNamespace(name="rule"),
+        output=[f"{number}.out"],
+        input=[f"{number}.in"],
+        params=[],
+        shellcmd=command,
+    )
+
+
+def group(*members):
+    return SimpleNamespace(is_group=lambda: True, jobs=members)
+
+
+def test_a_group_is_taken_over_by_its_members(tmp_path):
+    """The next main process may put together other groups; what is still written by a job is not submitted again."""
+    records = Records(tmp_path)
+    records.write(group(member(1), member(2)), "7", SimpleNamespace(folder=tmp_path / "log"))
+    both, part, other = group(member(2), member(1)), group(member(2)), group(member(2), member(3))
+    assert records.find(both, {"7"})[0] == records.find(part, {"7"})[0] == records.find(member(1), {"7"})[0] == "7"
+    assert records.find(both, {"8"}) is None  # it has ended
+    assert not records.any_of(member(3))
+    for case in (other, group(member(1, "make other"))):
+        with pytest.raises(ClusterError, match="job 7 was submitted with other settings"):
+            records.find(case, {"7"})
+    records.remove(both, "8")
+    assert records.any_of(both)
+    records.remove(both, "7")
+    assert not records.any_of(both)
