@@ -40,7 +40,7 @@ class SnakemakeJob(submitit.helpers.Checkpointable):
         """
         _remove_leftovers()
         for number in ANNOUNCED:
-            signal.signal(number, _announce)
+            signal.signal(number, self._warned)
         # `python` in a rule is the one that Snakemake runs with, whatever the caller's PATH was
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         self._child = subprocess.Popen(
@@ -67,6 +67,14 @@ class SnakemakeJob(submitit.helpers.Checkpointable):
         """Stop the child, inside of submitit's handler; return the same job for the next leg."""
         self._stop(signal.SIGUSR2)
         return submitit.helpers.DelayedSubmission(self)
+
+    def _warned(self, number: int, _: Any) -> None:
+        """Pass a warning on to submitit's handler, which saves and requeues; the end of a job only to the child."""
+        if _wanted():
+            signal.raise_signal(signal.SIGUSR2)
+        else:
+            print(f"{signal.Signals(number).name}: the job was ended", flush=True)
+            self._signal(number)  # Slurm may know nothing of a process in a session of its own
 
     def _stop(self, number: int) -> None:
         """Make the child save and end; kill it when the time is over."""
@@ -95,14 +103,6 @@ def _deafen() -> None:
     """Shells and Snakemake would die of what programs are to save on; being ignored is inherited, a handler wins."""
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-
-
-def _announce(number: int, _: Any) -> None:
-    """Pass a warning of the end on to submitit's handler, which saves and requeues; leave a cancelled job alone."""
-    if _wanted():
-        signal.raise_signal(signal.SIGUSR2)
-    else:
-        print(f"{signal.Signals(number).name}: the job was ended", flush=True)
 
 
 def _wanted() -> bool:

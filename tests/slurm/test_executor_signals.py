@@ -78,7 +78,7 @@ def test_an_interrupt_in_the_middle_of_a_submission_leaves_an_empty_queue(workfl
     """Of a terminal, which sends it to sbatch as well: Slurm has the job, its id is not known yet."""
     slow = tmp_path / "slow/sbatch"
     slow.parent.mkdir()
-    slow.write_text(f'#!/bin/sh\nsaid=$({cluster.which("sbatch")} "$@")\ntouch submitting\nsleep 2\necho "$said"\n')
+    slow.write_text(f'#!/bin/bash\nsaid=$({cluster.which("sbatch")} "$@")\ntouch submitting\nsleep 2\necho "$said"\n')
     slow.chmod(0o755)
     workflow.write('rule all:\n    output: "out.txt"\n    shell: "sleep 60"\n')
     main = workflow.start(env={"PATH": f"{slow.parent}:{workflow.env['PATH']}"})
