@@ -43,7 +43,7 @@ SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,defer_bat
 SlurmdParameters=config_overrides
 MpiDefault=none
 ReturnToService=2
-KillWait=20
+KillWait=10
 MinJobAge=600
 DefMemPerCPU=1000
 GresTypes=gpu

@@ -89,7 +89,7 @@ rule bad:
     shell: "echo words of the rule > {log}; exit 3"
 rule cancelled:
     output: "cancelled.txt"
-    shell: "trap 'echo told >> told; exit 1' TERM; echo $SLURM_JOB_ID > id; sleep 60 & wait"
+    shell: "trap 'echo told >> told; exit 1' TERM; echo $SLURM_JOB_ID > id; while true; do sleep 0.1 || true; done"
 """
     )
     names = (*asked, "good", "bad", "cancelled")
@@ -146,7 +146,7 @@ rule all:
     output: "out.txt"
     shell:
         "touch started; trap 'touch saved; exit 1' TERM;"
-        " if test -e go; then touch {output}; else sleep 60 & wait; fi"
+        " if test -e go; then touch {output}; else while true; do sleep 0.1 || true; done; fi"
 """)
     main = workflow.start("--submitit-cluster", "local")
     workflow.wait_for(workflow.has("started"))

@@ -9,7 +9,9 @@ rule all:
     input: expand("{n}.txt", n=range(5)), "never.txt"
 rule long:
     output: "{n}.txt"
-    shell: "trap 'touch {wildcards.n}.saved; exit 1' TERM; touch {wildcards.n}.started; sleep 100 & wait"
+    shell:
+        "trap 'touch {wildcards.n}.saved; exit 1' TERM; touch {wildcards.n}.started;"
+        " while true; do sleep 0.1 || true; done"
 rule never:
     output: "never.txt"
     resources: slurm_extra="--begin=now+1hour"
