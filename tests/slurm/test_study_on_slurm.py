@@ -1,59 +1,15 @@
-"""DepthBench's own training under the plugin, on a real Slurm: saved, requeued, resumed to the bit; a whole study."""
+"""Whole studies of DepthBench on a real Slurm, and `--profile slurm` on a machine without one."""
 
 import csv
 import json
 import re
+import shutil
 
 import pytest
-import torch
 from checkout import Checkout
 from flows import BIN, Workflow
-from safetensors.torch import load_file
 
-from depthbench import train
-from depthbench.data.loader import Windows
-
-STEPS = 60
-ONE = """
-rule train:
-    output: "run/run.json"
-    log: "train.log"
-    shell: "python -m depthbench train --spec \\"$(cat spec.json)\\" --data {DATA} --out run --micro-batch 1"
-        " --checkpoint-seconds 2 > {log} 2>&1"
-"""
 NOT_COMPARED = {"time", "host", "commit", "mixed_commit"}
-
-
-def steps_taken(workflow):
-    metrics = workflow.folder / "run/resume/metrics.jsonl"
-    return len(metrics.read_text().splitlines()) if metrics.exists() else 0
-
-
-def test_a_training_saved_on_a_signal_and_one_requeued_equal_the_undisturbed(workflow, cluster, prepared, tmp_path):
-    model = {"design": "preln", "d_model": 32, "n_layers": 48, "n_heads": 2, "vocab_size": 512}
-    spec = prepared.spec(steps=STEPS, model=model)
-    workflow.write(ONE.replace("{DATA}", str(prepared.folder)))
-    (workflow.folder / "spec.json").write_text(json.dumps(spec.as_dict()))
-    workflow.start("--", "run/run.json")
-    workflow.wait_for(lambda: steps_taken(workflow) > 5)
-    (job_id,) = cluster.queue()
-    cluster.run("scancel", "--signal=USR2", job_id)
-    workflow.wait_for(lambda: cluster.show(job_id)["Restarts"] == "1")
-    before = steps_taken(workflow)
-    workflow.wait_for(lambda: steps_taken(workflow) > before + 5)
-    cluster.run("scontrol", "requeue", job_id)
-    assert workflow.main.wait(90) == 0, workflow.printed()
-
-    record = json.loads(workflow.text("run/run.json"))
-    legs = record["legs"]
-    assert [leg["slurm_job_id"] for leg in legs] == [job_id] * 3
-    assert 5 < legs[1]["from_step"] < legs[2]["from_step"] < STEPS
-    assert "SIGUSR2: saved step" in workflow.text("run/resume/log.txt")
-    undisturbed = train.Training(spec, Windows(prepared.folder, spec.sequence_length), tmp_path / "undisturbed", 1)
-    for _ in range(STEPS):
-        undisturbed.advance()
-    weights = load_file(workflow.folder / "run/model.safetensors")
-    assert all(torch.equal(weights[name], value) for name, value in undisturbed.model.state_dict().items())
 
 
 def losses(folder, study):
@@ -61,17 +17,18 @@ def losses(folder, study):
         return [{key: row[key] for key in row if key not in NOT_COMPARED} for row in csv.DictReader(file)]
 
 
-def same_losses_on_slurm(cluster, tmp_path, study):
+def same_losses_on_slurm(cluster, tmp_path, study, seconds):
     local, remote = Checkout(tmp_path / "local"), Checkout(tmp_path / "on slurm")
-    local.snakemake("-c2", "--config", f"study={study}", "--", "losses")
     workflow = Workflow(remote.folder, cluster.env)
-    printed = workflow.run("--config", f"study={study}", "--", "losses", timeout=580)
+    printed = workflow.run("--jobs", "4", "--config", f"study={study}", "--", "losses", timeout=seconds)
+    shutil.copytree(remote.folder / "results/data", local.folder / "results/data")
+    local.snakemake("-c2", "--config", f"study={study}", "--", "losses")
     assert losses(remote.folder, study) == losses(local.folder, study) != []
     return workflow, printed
 
 
 def test_the_micro_study_gives_the_same_losses(cluster, tmp_path):
-    workflow, printed = same_losses_on_slurm(cluster, tmp_path, "micro")
+    workflow, printed = same_losses_on_slurm(cluster, tmp_path, "micro", 300)
     ids = set(re.findall(r"Job \d+ is slurm job (\d+), log: ", printed))
     assert len(ids) == 9  # prepare, four trainings, four evaluations; fetching and the table stay here
     records = [json.loads(path.read_text()) for path in workflow.folder.glob("results/micro/runs/*/*/*/run.json")]
@@ -80,7 +37,7 @@ def test_the_micro_study_gives_the_same_losses(cluster, tmp_path):
 
 @pytest.mark.slow
 def test_the_tiny_study_gives_the_same_losses(cluster, tmp_path):
-    same_losses_on_slurm(cluster, tmp_path, "tiny")
+    same_losses_on_slurm(cluster, tmp_path, "tiny", 3000)
 
 
 def snakemake(checkout, *args, path):
@@ -100,7 +57,7 @@ def test_the_profile_plans_the_paper_without_slurm(tmp_path, without_slurm):
     """From a clone, on any machine; also beside --config, and with a site's own file after it."""
     checkout = Checkout(tmp_path / "checkout")
     (checkout.folder / "site.yaml").write_text("default-resources: {slurm_partition: fast, gpu_model: h100}\n")
-    for more in ((), ("--config", "kernels=reference"), ("--profile", "site.yaml")):
+    for more in ((), ("--profile", "site.yaml", "--config", "kernels=reference")):
         done = snakemake(checkout, "--profile", "slurm", *more, "-n", path=without_slurm)
         assert done.returncode == 0, done.stderr
         counts = dict(re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, re.MULTILINE))
