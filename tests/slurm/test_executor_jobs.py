@@ -33,6 +33,13 @@ rule b:
     resources: mem_mb=400
     shell: "cat {input} > {output}; echo $SLURM_JOB_ID >> {output}"
 """
+# as when memory runs out: the process that would write the result is gone
+KILL = """
+import os, signal
+from pathlib import Path
+stat = Path(f"/proc/{os.getsid(0)}/stat").read_text()
+os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
+"""
 # what a shell inside of another job has; its PATH does not hold this environment
 CALLER = {
     "SLURM_JOB_ID": "999999", "SLURM_CPU_BIND": "mask", "SBATCH_PARTITION": "nowhere", "PMIX_RANK": "3",
@@ -87,12 +94,16 @@ rule bad:
     output: "bad.txt"
     log: "bad.log"
     shell: "echo words of the rule > {log}; exit 3"
+rule killed:
+    output: "killed.txt"
+    shell: "python kill.py; sleep 60"
 rule cancelled:
     output: "cancelled.txt"
     shell: "trap 'echo told >> told; exit 1' TERM; echo $SLURM_JOB_ID > id; while true; do sleep 0.1 || true; done"
 """
     )
-    names = (*asked, "good", "bad", "cancelled")
+    (workflow.folder / "kill.py").write_text(KILL)
+    names = (*asked, "good", "bad", "killed", "cancelled")
     workflow.start("--keep-going", *(f"{name}.txt" for name in names))
     workflow.wait_for(workflow.has("id"))
     job_id = workflow.text("id").strip()
@@ -111,6 +122,7 @@ rule cancelled:
         "JobState=FAILED Reason=NonZeroExitCode ExitCode=1:0 Restarts=0",
         f"slurm job {job_id}: RuntimeError: exit status 1",
         "JobState=CANCELLED",
+        "ended without a result (JobState=FAILED",
     ):
         assert words in printed, words
     assert "Traceback" not in printed

@@ -48,6 +48,7 @@ rule prepare_file:
         "../../envs/depthbench.yaml"
     threads: 2
     resources:
+        gpu=0,
         mem_mb=16000,
         runtime=240,
     params:
@@ -69,6 +70,7 @@ rule prepare:
         "../../envs/depthbench.yaml"
     threads: 2
     resources:
+        gpu=0,
         mem_mb=16000,
         runtime=240,
     params:
