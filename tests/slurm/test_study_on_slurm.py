@@ -60,12 +60,12 @@ def test_the_profile_plans_the_paper_without_slurm(tmp_path, without_slurm):
     for more in ((), ("--profile", "site.yaml", "--config", "kernels=reference")):
         done = snakemake(checkout, "--profile", "slurm", *more, "-n", path=without_slurm)
         assert done.returncode == 0, done.stderr
-        counts = dict(re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, re.MULTILINE))
+        text = done.stdout + done.stderr
+        counts = dict(re.findall(r"^(\w+) +(\d+)$", text, re.MULTILINE))
         assert (counts["train"], counts["evaluate"]) == ("246", "246")
-        ladder = re.search(
-            r"wildcards: run=preln/1600m-d2048-l28/\S+\n(?:.*\n)*?    resources: (.*)", done.stdout + done.stderr
-        )
-        asked = dict(pair.split("=", 1) for pair in ladder[1].split(", "))
+        large = re.search(r"wildcards: run=preln/1600m-d2048-l28/\S+\n(?:.*\n)*?    resources: (.*)", text)
+        asked = dict(pair.split("=", 1) for pair in large[1].split(", "))
+        assert re.search(r"^rule prepare:\n(?:.+\n)*?    resources: .*\bgpu=0\b", text, re.MULTILINE)
         assert {"gpu": "8", "nodes": "2", "mem_mb": "200000", "runtime": "5760"}.items() <= asked.items()
     assert (asked["slurm_partition"], asked["gpu_model"]) == ("fast", "h100")
 
