@@ -272,8 +272,11 @@ class Study(Strict):
 class Request(Strict):
     """What a job asks of the machine; changes no result but the last bits."""
 
-    mem_mb: Count
-    runtime: Count = Field(description="minutes")
+    gpu: Index = Field(0, description="GPUs of the job, over all nodes")
+    nodes: Count = Field(1, description="nodes, each with its share of the GPUs")
+    cpus: Count = Field(1, description="cores on each node; a CPU run computes with `threads` of its recipe")
+    mem_mb: Count = Field(description="memory on each node")
+    runtime: Count = Field(description="minutes until the job is saved and queued again")
     micro_batch: Count = Field(description="sequences of one forward pass on one device")
 
 
@@ -369,6 +372,10 @@ def _cross_check(config: Config) -> Iterator[str]:
     for name, design in config.designs.items():
         if (residual := design.residual or name) not in DESIGNS:
             yield f"designs.{name}: no file residuals/{residual}.py; known: {', '.join(DESIGNS)}"
+    by_scale = {f"by_scale.{name}": request for name, request in config.resources.by_scale.items()}
+    for name, request in {"default": config.resources.default, **by_scale}.items():
+        if request.gpu % request.nodes:
+            yield f"resources.{name}.gpu: {request.gpu} does not divide over nodes: {request.nodes}"
     for scale in sorted(set(config.resources.by_scale) - set(config.scales)):
         yield f"resources.by_scale.{scale}: no such scale; known: {', '.join(config.scales)}"
     for key, by_design in ((k, getattr(s, k)) for s in config.scales.values() for k in ("lr", "grid")):

@@ -18,11 +18,12 @@ STEPS = 28
 @pytest.fixture
 def job(cluster, prepared, tmp_path):
     """Write a batch script that trains into `run`, and the ways to run it."""
-    return Job(prepared, tmp_path)
+    return Job(cluster, prepared, tmp_path)
 
 
 class Job:
-    def __init__(self, prepared, folder):
+    def __init__(self, cluster, prepared, folder):
+        self.cluster = cluster
         self.folder, self.log, self.run = folder, folder / "log.txt", folder / "run"
         self.spec = prepared.spec(steps=STEPS, batch_sequences=8)
         self.script = folder / "job.sh"
@@ -36,8 +37,7 @@ class Job:
         ]  # fmt: skip
         self.script.write_text(f"#!/bin/sh\n{shlex.join(command)}\necho ended with $?\n")
         options = [*options, "--time=5", "--open-mode=append", f"--output={self.log}", str(self.script)]
-        done = subprocess.run(["sbatch", "--parsable", *options], check=True, capture_output=True, text=True)
-        return done.stdout.strip()
+        return self.cluster.run("sbatch", "--parsable", *options).strip()
 
     def steps_done(self):
         path = self.run / "resume" / "metrics.jsonl"
@@ -49,14 +49,14 @@ class Job:
 
     def ended(self, id, seconds=120):
         """Wait for the end of the job and return its log."""
-        self._wait(id, seconds, lambda: not subprocess.check_output(["squeue", "-h", "-j", id], text=True).strip())
+        self._wait(id, seconds, lambda: id not in self.cluster.queue())
         return self.log.read_text()
 
     def _wait(self, id, seconds, condition):
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:
-                subprocess.run(["scancel", id], check=True)
+                self.cluster.run("scancel", id)
                 raise AssertionError(self.log.read_text())
             time.sleep(0.02)
 
@@ -92,7 +92,7 @@ OUTER = ("srun", "--overlap", "--nodes=1", "--ntasks=1")  # a job's program runs
 def test_two_nodes_stop_at_a_signal_and_go_on(job, prepared):
     id = job.submit("--nodes=2", ranks=EACH, step=OUTER)
     job.training(id)
-    subprocess.run(["scancel", "--signal=USR2", id], check=True)
+    job.cluster.run("scancel", "--signal=USR2", id)
     log = job.ended(id)
     assert re.search(r"ended with [1-9]", log)  # 75, or 143 where srun ended the other node's launcher first
     assert log.count("SIGUSR2: saved step") == 1

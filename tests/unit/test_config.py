@@ -85,6 +85,9 @@ def changed(raw, path, value):
             {"zz": {"mem_mb": 1, "runtime": 1, "micro_batch": 1}},
             ["resources.by_scale.zz"],
         ),
+        ("resources.by_scale.1600m.nodes", 3, ["resources.by_scale.1600m.gpu", "8", "nodes: 3"]),
+        ("resources.by_scale.1600m.nodes", 0, ["resources.by_scale.1600m.nodes", "0"]),
+        ("resources.default.gpu", -1, ["resources.default.gpu", "-1"]),
     ],
 )
 def test_a_mistake_is_one_line_with_key_and_value(raw, path, value, words):

@@ -219,6 +219,8 @@ KEYS = {
     "recipes.mini.batch_sequences": (2, lambda run: False),
     "corpora.embedded.val_fraction": (0.2, lambda run: False),
     "resources.default.micro_batch": (1, lambda run: False),
+    "resources.default.gpu": (1, lambda run: False),
+    "resources.default.cpus": (4, lambda run: False),
     "kernels": ("reference", lambda run: False),
     "partial": (True, lambda run: False),
 }

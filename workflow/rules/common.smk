@@ -157,7 +157,12 @@ def request(key):
     )
 
 
-def largest(key):
-    """The largest such request of the study."""
+def one_gpu(wildcards):
+    """A GPU for what is done with a model that was trained on some."""
+    return min(1, request("gpu")(wildcards))
+
+
+def one_gpu_if_any():
+    """A GPU where any run of the study is trained on some."""
     members = runs.union(runs.suites(CONFIG) | runs.controls(CONFIG))
-    return max(getattr(runs.request(CONFIG, run), key) for run in members)
+    return min(1, max(runs.request(CONFIG, run).gpu for run in members))

@@ -47,6 +47,10 @@ rule prepare_file:
     conda:
         "../../envs/depthbench.yaml"
     threads: 2
+    resources:
+        gpu=0,
+        mem_mb=16000,
+        runtime=240,
     params:
         spec=part_spec_of,
     shell:
@@ -65,6 +69,10 @@ rule prepare:
     conda:
         "../../envs/depthbench.yaml"
     threads: 2
+    resources:
+        gpu=0,
+        mem_mb=16000,
+        runtime=240,
     params:
         spec=runs.dumps(runs.data_spec(CONFIG).as_dict()),
         folder=subpath(output[0], parent=True),

@@ -14,7 +14,9 @@ rule evaluate:
         "../../envs/depthbench.yaml"
     threads: 1
     resources:
-        mem_mb=request("mem_mb"),
+        gpu=one_gpu,
+        mem_mb=16000,
+        runtime=240,
         kernels=CONFIG.kernels,
     params:
         version=runs.VERSION["evaluate"],

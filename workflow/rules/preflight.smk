@@ -11,8 +11,9 @@ rule preflight:
         "../../envs/depthbench.yaml"
     threads: 1
     resources:
-        mem_mb=largest("mem_mb"),
-        runtime=60,
+        gpu=one_gpu_if_any(),
+        mem_mb=16000,
+        runtime=240,
         kernels=CONFIG.kernels,
     params:
         spec=runs.dumps(preflight.spec(CONFIG).as_dict()),

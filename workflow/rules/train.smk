@@ -15,8 +15,10 @@ rule train:
         "<benchmarks>/train/{run}.tsv"
     conda:
         "../../envs/depthbench.yaml"
-    threads: 1
+    threads: request("cpus")
     resources:
+        gpu=request("gpu"),
+        nodes=request("nodes"),
         mem_mb=request("mem_mb"),
         runtime=request("runtime"),
         micro_batch=request("micro_batch"),

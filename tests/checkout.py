@@ -1,0 +1,51 @@
+"""A copy of the checkout in which Snakemake runs."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+class Checkout:
+    """A copy of the checkout in which Snakemake runs; imports still come from the installed package."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        tracked = ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "-z"]
+        for name in filter(None, subprocess.check_output(tracked, text=True).split("\0")):
+            if (ROOT / name).is_file():
+                target = folder / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, target)
+
+    def call(self, *command, **options):
+        """Run a command in the copy; `python` and `snakemake` are those of this environment."""
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        env = {**os.environ, "PATH": path, **options.pop("env", {})}
+        env.pop("DISPLAY", None)
+        return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, **options)
+
+    def snakemake(self, *args):
+        """Run Snakemake, which must succeed; return what it printed."""
+        done = self.call("snakemake", *args)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def plan(self, *args):
+        """Return how many jobs of each rule a dry-run lists, and the runs it would train."""
+        text = self.snakemake("-n", *args)
+        table = text.partition("Job stats")[2].partition("total")[0]
+        jobs = {rule: int(n) for rule, n in re.findall(r"^(\w+) +(\d+)$", table, re.MULTILINE)}
+        trained = re.findall(r"^    log: results/\w+/logs/train/(\S+)\.log", text, re.MULTILINE)
+        return jobs, sorted(set(trained))
+
+    def edit(self, name, old, new):
+        """Replace the only occurrence of `old` in a file."""
+        path = self.folder / name
+        text = path.read_text()
+        assert text.count(old) == 1, (name, old)
+        path.write_text(text.replace(old, new))
