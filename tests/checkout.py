@@ -1,5 +1,6 @@
 """A copy of the checkout in which Snakemake runs."""
 
+import csv
 import os
 import re
 import shutil
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+OF_THE_CODE = {"commit", "mixed_commit"}
 
 
 class Checkout:
@@ -49,3 +51,20 @@ class Checkout:
         text = path.read_text()
         assert text.count(old) == 1, (name, old)
         path.write_text(text.replace(old, new))
+
+
+def compared(folder):
+    """Return the micro study's tables, those of costs and columns that tell of the code aside, and its weights."""
+    from safetensors.torch import load_file  # brings PyTorch, which takes seconds
+
+    tables = {}
+    for path in sorted((folder / "results/micro/tables").glob("*.csv")):
+        if path.stem == "run_costs":
+            continue
+        with path.open() as file:
+            tables[path.name] = [
+                {key: value for key, value in row.items() if key not in OF_THE_CODE} for row in csv.DictReader(file)
+            ]
+    runs = folder / "results/micro/runs"
+    weights = {str(path.relative_to(runs)): load_file(path) for path in sorted(runs.glob("*/*/*/model.safetensors"))}
+    return tables, {f"{run}:{name}": t.tolist() for run, state in weights.items() for name, t in state.items()}

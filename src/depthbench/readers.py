@@ -19,7 +19,7 @@ from depthbench.model.config import ModelConfig
 # The columns that artifacts use, and their types. A diverged run has no loss and no documents. `base_params` is
 # the size of Pre-LN of the run's shape.
 COLUMNS = {
-    "run.json": dict.fromkeys(("run_id", "status", "commit", "device", "kernels", "threads", "host"), "str")
+    "run.json": dict.fromkeys(("run_id", "status", "commit", "device", "kernels", "threads", "host", "ranks"), "str")
     | dict.fromkeys(("step", "tokens", "n_params", "base_params", "n_legs"), "int64")
     | {"seconds": "float64", "mixed_commit": "bool"},
     "metrics.jsonl": {"run_id": "str", "step": "int64", "tokens": "int64"}
@@ -105,6 +105,7 @@ class _Leg:
     kernels: str
     threads: int
     host: str
+    ranks: int = 1
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def _read_record(path: Path) -> pd.DataFrame:
     row["base_params"] = ModelConfig.read({**record.spec.model, "design": "preln"}).count_params()
     row |= {"commit": ", ".join(commits), "mixed_commit": runs.is_mixed(commits)}
     row |= {"n_legs": len(record.legs), "seconds": sum(leg.seconds for leg in record.legs)}
-    for key in ("device", "kernels", "threads", "host"):
+    for key in ("device", "kernels", "threads", "host", "ranks"):
         row[key] = ", ".join(dict.fromkeys(str(getattr(leg, key)) for leg in record.legs))
     return pd.DataFrame([row])
 

@@ -1,6 +1,5 @@
 """Thirty SIGKILLs at random moments over the micro study, each followed by the documented commands."""
 
-import csv
 import os
 import random
 import shutil
@@ -11,12 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
+from checkout import compared
 
 MICRO = ("--config", "study=micro")
 KILLS = 30
 LONGEST = 25.0  # seconds; the whole study takes about that long
-NOT_COMPARED = {"commit", "mixed_commit"}
 
 
 def start(checkout):
@@ -50,21 +48,6 @@ def kill(main, draw):
     while target == "snakemake" and jobs_of(main.pid):  # its jobs live on; a second copy would be refused
         time.sleep(0.2)
     return target
-
-
-def compared(folder):
-    """Tables without the columns that tell of the code, all but the costs; and the weights."""
-    tables = {}
-    for path in sorted((folder / "results/micro/tables").glob("*.csv")):
-        if path.stem == "run_costs":
-            continue
-        with path.open() as file:
-            tables[path.name] = [
-                {key: value for key, value in row.items() if key not in NOT_COMPARED} for row in csv.DictReader(file)
-            ]
-    runs = folder / "results/micro/runs"
-    weights = {str(path.relative_to(runs)): load_file(path) for path in sorted(runs.glob("*/*/*/model.safetensors"))}
-    return tables, {f"{run}:{name}": t.tolist() for run, state in weights.items() for name, t in state.items()}
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 """What each training took: time, throughput, memory, machine.
 
 `seconds` is the wall time of all legs, start and checkpoints included, lost work of a killed leg not. Tokens per
-second and the time of a step are medians over the steps, the memory is the largest of any step: of the GPU, on
-a CPU of the process.
+second and the time of a step are medians over the steps and over all processes (`ranks`), the memory is the largest
+of any step and process: of the GPU, on a CPU of the process.
 """
 
 import pandas as pd
@@ -14,7 +14,7 @@ FILES = ("run.json", "metrics.jsonl")
 COLUMNS = [
     *("suites", "design", "label", "scale", "n_layers", "d_model", "lr", "seed", "status", "step", "tokens"),
     *("n_params", "tokens_per_s", "step_seconds", "seconds", "n_legs", "peak_bytes", "device", "kernels"),
-    *("threads", "host", "commit", "mixed_commit", "run_id"),
+    *("ranks", "threads", "host", "commit", "mixed_commit", "run_id"),
 ]
 PRINTED = {
     "label": ("Design", "{}"),
@@ -30,6 +30,7 @@ PRINTED = {
     "n_legs": ("Legs", "{}"),
     "peak_bytes": ("Peak memory [bytes]", "{:,}"),
     "device": ("Device", "{}"),
+    "ranks": ("Processes", "{}"),
     "kernels": ("Kernels", "{}"),
     "commit": ("Commit", "{}"),
 }

@@ -18,7 +18,7 @@ def study(tmp_path):
     study.add(RUN, legs=(("a" * 40, False), ("a" * 40, False)))
     study.add(path("keel", TINY[0]), status="diverged")
     study.add(path("hc", TINY[0]), status="missing")
-    change(study, "run.json", lambda record: record["legs"][1].update(host="node2", threads=4, seconds=1.25))
+    change(study, "run.json", lambda record: record["legs"][1].update(host="node2", threads=4, seconds=1.25, ranks=2))
     return study
 
 
@@ -48,7 +48,8 @@ def test_costs_of_a_run(study):
     row = build(study).set_index("run_id").loc[f"tiny/runs/{RUN}"]
     assert (row["tokens_per_s"], row["step_seconds"], row["peak_bytes"]) == (2048, 0.5, 7 * 10**11)
     assert (row["n_legs"], row["seconds"]) == (2, 8.5 + 1.25)
-    assert (row["host"], row["threads"], row["device"], row["kernels"]) == ("vm, node2", "1, 4", "cpu: x86_64", "eager")
+    assert (row["host"], row["threads"], row["ranks"]) == ("vm, node2", "1, 4", "1, 2")
+    assert (row["device"], row["kernels"]) == ("cpu: x86_64", "eager")
     assert (row["step"], row["tokens"], row["status"], row["commit"]) == (100, 102400, "ok", "aaaaaaa")
 
 
