@@ -54,8 +54,8 @@ TABLES = {
         [Pick("sweep"), *(Pick(suite, files=False) for suite in STUDY.suites)],
     ),
     "losses": (
-        "Held-out loss of every run [nats/token], with 95 % intervals over documents: evaluation noise, not training noise.",
-        ["run.json", "validation.csv", "validation_docs.parquet"],
+        "Held-out loss of every run [nats/token], with 95 % intervals over documents: evaluation noise, not training noise; runs of the main suite also by task: nll of the right answers [nats/token], accuracy on ARC-Easy.",
+        ["run.json", "validation.csv", "validation_docs.parquet", "nll.csv", "arc.csv"],
         [Pick(suite) for suite in STUDY.suites],
     ),
     "moda_norms": (

@@ -1,0 +1,66 @@
+"""Nll of the right answers of coding, STEM and math tasks over the aspect ratio (paper Fig. 4).
+
+A point is the plain mean of two tasks [nats/token]; where one of them has no value, the panel's heading names the
+other and the note says why. Bars are 95 % intervals over items, drawn within each task.
+"""
+
+import textwrap
+
+import pandas as pd
+import plotnine as p9
+
+from depthbench.artifacts import ArtifactSpec, runs_frame
+from depthbench.config import CATEGORIES
+from depthbench.figures import _aspect, _theme
+from depthbench.tables._tasks import CATEGORY_LABELS, TASK_LABELS, categories, intervals
+
+FILES = ("nll.csv", "nll_items.parquet")
+COLUMNS = [
+    *("panel", "design", "label", "n_layers", "d_model", "aspect_ratio", "lr", "seed", "status"),
+    *("tasks_used", "tasks_missing", "complete", "nll", "lo", "hi", "run_id"),
+]
+
+
+def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot, pd.DataFrame]:
+    """Return the plot and its frame: one row per category and run, missing runs included (`status`)."""
+    found = intervals(categories(frames["nll"]), frames["nll_items"], spec.bootstrap)
+    runs = runs_frame(spec)
+    runs = runs[runs["seed"] == 0]
+    asked = [name for name in CATEGORIES if name in set(found["category"])] or [*CATEGORIES]
+    rows = runs.merge(pd.DataFrame({"category": asked}), how="cross")
+    frame = rows.merge(found, on=["run_id", "category"], how="left", validate="1:1").rename(
+        columns={"category": "panel"}
+    )
+    frame["status"] = frame["status"].fillna("missing")
+    note = textwrap.fill(" ".join(remarks(frame, frames["nll"])), _theme.NOTE_WIDTH)
+    # a value that is neither there nor diverged is named below, not drawn
+    shown = frame.assign(status=frame["status"].where(frame["status"].isin(["ok", "diverged"]), "missing"))
+    shown = shown.rename(columns={"nll": "loss", "lo": "loss_lo", "hi": "loss_hi"})
+    label = "NLL of right answers [nats/token]"
+    return _aspect.plot(shown, headings(frame), label, note, spec), frame[COLUMNS]
+
+
+def headings(frame: pd.DataFrame) -> dict[str, str]:
+    """Return the heading of each category: with its tasks where runs lack one of them."""
+    found = {}
+    for category in frame["panel"].unique():
+        rows = frame[frame["panel"] == category]
+        used = [names.split(", ") for names in rows["tasks_used"].dropna() if names]
+        partial = {tuple(names) for names in used if len(names) < len(CATEGORIES[category])}
+        only = " or ".join(sorted(TASK_LABELS[names[0]] for names in partial))
+        found[category] = CATEGORY_LABELS[category] + (f": {only} only" if only else "")
+    return found
+
+
+def remarks(frame: pd.DataFrame, nll: pd.DataFrame) -> list[str]:
+    """Return sentences that name what is not drawn: tasks, with the reason, and runs that are missing."""
+    found = []
+    bad = nll[nll["status"].isin(["not_available", "failed"])]
+    for task, status in bad[["task", "status"]].drop_duplicates().itertuples(index=False):
+        rows = bad[(bad["task"] == task) & (bad["status"] == status)]
+        reason = rows["reason"].iloc[0].removeprefix("E-HUB ").partition(";")[0]
+        where = "" if len(rows) == nll["run_id"].nunique() else f" in {len(rows)} runs"
+        found.append(f"{TASK_LABELS[task]} {status.replace('_', ' ')}{where} ({reason}).")
+    missing = frame[frame["status"] == "missing"].drop_duplicates("run_id")
+    named = [f"{label} {_aspect.names(runs)}" for label, runs in missing.groupby("label", sort=False)]
+    return [*found, *([f"Missing: {'; '.join(named)}."] if named else [])]
