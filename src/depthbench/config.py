@@ -324,7 +324,7 @@ class Study(Strict):
     suites: Suites = Field(description="figures draw the suites `main` and `backbone`; the table `losses` lists all")
     controls: Suites = Field({}, description="suites that only the target `controls` runs: what one choice changes")
     evaluate: Evaluation = Field(
-        Evaluation.model_validate({}), description="tasks that runs of the suite `main` are scored on"
+        {}, validate_default=True, description="tasks that runs of the suite `main` are scored on"
     )
     bootstrap: Count = Field(description="resamples of an interval")
 

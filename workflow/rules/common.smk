@@ -50,9 +50,7 @@ def spec_of(wildcards):
 
 
 def evaluation_spec_of(wildcards):
-    return runs.dumps(
-        runs.evaluation_spec(CONFIG, runs.parse(wildcards.run)).as_dict()
-    )
+    return runs.dumps(runs.evaluation_spec(CONFIG, runs.parse(wildcards.run)).as_dict())
 
 
 @cache
