@@ -85,6 +85,8 @@ def _gold(task: str, item: Item) -> str:
 
 
 def _checked(task: str, items: list[Item]) -> list[Item]:
+    if not items:
+        raise UserError("E-ITEM", f"{task}: there are no items; name a file that has some")
     seen = set()
     for item in items:
         if item["item_id"] in seen:

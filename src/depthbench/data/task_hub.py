@@ -1,7 +1,7 @@
 """The items of the evaluation tasks out of their data sets on the hub, or local folders of the same layout.
 
 The `configs` block of a data set's card says which files make a split; without one they are those named after it
-(`test-00000-of-00001.parquet`, `test.jsonl`), in a folder named after the configuration where there is one.
+(`test-00000-of-00001.parquet`, `test.jsonl`), in a folder named after the configuration, in `data`, or at the top.
 GPQA, whose text must not spread, is a gated set; `permuted` mixes its choices.
 """
 
@@ -77,13 +77,14 @@ def _files(task: str, path: str) -> list[Path]:
         return [given]
     folder = given if given.is_dir() else _snapshot(task, path)
     patterns = list(_patterns(task, folder))
-    found = sorted({file for pattern in patterns for file in folder.glob(pattern) if file.suffix in SUFFIXES})
-    if not found:
-        raise _error(task, path, f"no file {' or '.join(patterns)}")
-    return found
+    for places in patterns:
+        if found := sorted({file for place in places for file in folder.glob(place) if file.suffix in SUFFIXES}):
+            return found
+    raise _error(task, path, f"no file {' or '.join(itertools.chain(*patterns))}")
 
 
-def _patterns(task: str, folder: Path) -> Iterator[str]:
+def _patterns(task: str, folder: Path) -> Iterator[list[str]]:
+    """Yield what names the files of a task's split; the first that names some is right."""
     of = HUB[task]
     card = folder / "README.md"
     try:
@@ -91,14 +92,16 @@ def _patterns(task: str, folder: Path) -> Iterator[str]:
     except Exception as error:  # the library and its YAML reader raise what they like
         raise _error(task, str(folder), f"README.md cannot be read ({' '.join(str(error).split()):.200})") from None
     named = [c for c in configs or [] if isinstance(c, dict) and c.get("config_name") in (of.name, "default")]
+    if not named:
+        yield from ([f"{of.name}.csv"], [f"{of.name}/{of.split}*"], [f"data/{of.split}*"], [f"{of.split}*"])
+        return
+    places: list[str] = []
     for entry in (e for c in named for e in _as_list(c.get("data_files"))):
         if not isinstance(entry, dict):
-            yield str(entry)
+            places.append(str(entry))
         elif entry.get("split") == of.split:
-            yield from map(str, _as_list(entry.get("path")))
-    if not named:
-        yield f"{of.name or '.'}/{of.split}*"
-        yield f"{of.name or 'data'}.csv" if of.split == "train" else f"data/{of.split}*"
+            places += map(str, _as_list(entry.get("path")))
+    yield places
 
 
 def _as_list(value: Any) -> list[Any]:

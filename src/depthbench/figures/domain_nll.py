@@ -41,15 +41,21 @@ def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot
 
 
 def headings(frame: pd.DataFrame) -> dict[str, str]:
-    """Return the heading of each category: with its tasks where runs lack one of them."""
+    """Return the heading of each category; where a task is missing it says which one is drawn and which is not."""
     found = {}
     for category in frame["panel"].unique():
-        rows = frame[frame["panel"] == category]
-        used = [names.split(", ") for names in rows["tasks_used"].dropna() if names]
-        partial = {tuple(names) for names in used if len(names) < len(CATEGORIES[category])}
-        only = " or ".join(sorted(TASK_LABELS[names[0]] for names in partial))
-        found[category] = CATEGORY_LABELS[category] + (f": {only} only" if only else "")
+        drawn = frame[(frame["panel"] == category) & (frame["status"] == "ok")]
+        partial = drawn[~drawn["complete"].astype(bool)]
+        parts = partial[["tasks_used", "tasks_missing"]].drop_duplicates().itertuples(index=False)
+        told = [f"{TASK_LABELS[used]} only, {_told(missing)}" for used, missing in parts]
+        some = "in some runs " if len(partial) < len(drawn) else ""
+        found[category] = CATEGORY_LABELS[category] + (f": {some}{' or '.join(told)}" if told else "")
     return found
+
+
+def _told(missing: str) -> str:
+    task, _, status = missing.partition(" ")
+    return f"{TASK_LABELS[task]} {status.replace('_', ' ')}"
 
 
 def remarks(frame: pd.DataFrame, nll: pd.DataFrame) -> list[str]:
@@ -60,7 +66,7 @@ def remarks(frame: pd.DataFrame, nll: pd.DataFrame) -> list[str]:
         rows = bad[(bad["task"] == task) & (bad["status"] == status)]
         reason = rows["reason"].iloc[0].removeprefix("E-HUB ").partition(";")[0]
         where = "" if len(rows) == nll["run_id"].nunique() else f" in {len(rows)} runs"
-        found.append(f"{TASK_LABELS[task]} {status.replace('_', ' ')}{where} ({reason}).")
+        found.append(f"{_told(f'{task} {status}')}{where} ({reason}).")
     missing = frame[frame["status"] == "missing"].drop_duplicates("run_id")
     named = [f"{label} {_aspect.names(runs)}" for label, runs in missing.groupby("label", sort=False)]
     return [*found, *([f"Missing: {'; '.join(named)}."] if named else [])]

@@ -82,7 +82,8 @@ def _resampled(task: str, items: pd.DataFrame, resamples: int) -> dict[str, np.n
         if not np.array_equal(group[["item_id", "n_tokens"]], first[["item_id", "n_tokens"]]):
             raise UserError("E-RUN", f"{run_id}: nll_items.parquet has other items of {task} than {first_id}; {REMEDY}")
     nll = np.stack([group["nll_sum"] for group in parts.values()])
-    ratios = resampled_ratios(nll, first["n_tokens"], first["task"], resamples)
+    # a seed of its own: the draws of two tasks are independent
+    ratios = resampled_ratios(nll, first["n_tokens"], first["task"], resamples, seed=[*TASK_LABELS].index(task))
     return dict(zip(parts, ratios.T, strict=True))
 
 

@@ -181,3 +181,33 @@ def test_unknown_table(study, tmp_path, name):
 def test_spec_without_the_files_that_the_table_reads(study, tmp_path):
     with pytest.raises(UserError, match=r"E-SPEC .*run\.json"):
         tables.write("losses", [], study.spec(files=("validation.csv",)), tmp_path / "losses.csv")
+
+
+def test_scores_on_tasks_stand_beside_the_loss(study):
+    """A category is the mean of its two tasks; a missing one is named; runs that nobody asked about have none."""
+    scored = path("sandwich", TINY[0])
+    scores = {"mbpp": 3.0, "humaneval": 2.5, "sciq": 3.25, "gpqa": "not_available: gated", "gsm8k": 2.0, "math500": 2.5}
+    study.add(scored, scores=scores)
+    table = build(study).set_index("run_id")
+    row = table.loc[f"tiny/runs/{scored}"]
+    assert row[["nll_coding", "nll_stem", "nll_math"]].tolist() == [2.75, 3.25, 2.25]
+    assert row[["nll_mbpp", "nll_sciq", "arc_acc_norm", "arc_chance"]].tolist() == [3.0, 3.25, 0.25, 0.25]
+    assert np.isnan(row["nll_gpqa"])
+    assert row["tasks_missing"] == "gpqa not_available"
+    others = table.drop(index=f"tiny/runs/{scored}")
+    assert others[["nll_coding", "nll_mbpp", "tasks_missing", "arc_acc"]].isna().all(axis=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "told"),
+    [
+        ("nll.csv", ("not_requested", "maybe"), "status is 'maybe', must be ok, diverged, .* or failed"),
+        ("nll.csv", ("\n", ""), "cut short"),
+        ("arc.csv", ("not_requested", "ok"), "acc is nan though status is ok"),
+    ],
+)
+def test_scores_that_cannot_be_read_are_refused(study, name, change, told):
+    file = study.file(PRELN, name)
+    file.write_text(file.read_text().replace(*change))
+    with pytest.raises(UserError, match=rf"E-RUN .*{name}: .*{told}.*; remove it and run snakemake"):
+        build(study)
