@@ -39,7 +39,8 @@ class DepthBench(LM):
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
         """Return the log-likelihood [nats] of each continuation and whether greedy decoding gives it."""
-        pairs = [encode(self.tokenizer, *request.args, self.max_length) for request in requests]
+        texts = [request.args for request in requests]
+        pairs = [encode(self.tokenizer, context, text, self.max_length) for context, text in texts]
         found = score(self.model, pairs, self.compute)
         return [(-float(nll), bool(greedy)) for nll, greedy in zip(found.nll, found.greedy, strict=True)]
 
