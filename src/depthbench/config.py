@@ -441,23 +441,25 @@ def _cross_check(config: Config) -> Iterator[str]:
         if corpus.source == "files" and not corpus.paths:
             yield f"corpora.{name}.paths: name at least one file"
     for name in TASK_FIELDS:
-        yield from _check_templates(name, getattr(config.tasks, name))
+        yield from check_templates(name, getattr(config.tasks, name))
     for name, study in config.studies.items():
         yield from _check_study(config, f"studies.{name}", study)
 
 
-def _check_templates(name: TaskName, task: Task) -> Iterator[str]:
+def check_templates(name: TaskName, task: Task) -> Iterator[str]:
+    """Yield what is wrong with the templates of a task."""
     for key in ("context", "continuation"):
         where, template = f"tasks.{name}.{key}", getattr(task, key)
         try:
-            used = [field for _, field, _, _ in string.Formatter().parse(template) if field is not None]
+            parts = [part for part in string.Formatter().parse(template) if part[1] is not None]
         except ValueError as error:
             yield f"{where}: {error}; a brace that is meant is doubled (got {template!r:.80})"
             continue
-        for field in used:
-            if field not in TASK_FIELDS[name]:
-                yield f"{where}: no field {{{field}}}; known: {', '.join(TASK_FIELDS[name])}"
-        if key == "continuation" and not used:
+        for _, field, form, conversion in parts:
+            if field not in TASK_FIELDS[name] or form or conversion:
+                written = (field or "") + f"!{conversion}" * bool(conversion) + f":{form}" * bool(form)
+                yield f"{where}: no field {{{written}}}; known: {', '.join(TASK_FIELDS[name])}"
+        if key == "continuation" and not parts:
             yield f"{where}: names no field, so every item would have the same answer"
 
 

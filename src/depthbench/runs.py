@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from depthbench.config import (
     TASK_FIELDS,
@@ -31,6 +31,7 @@ from depthbench.config import (
     Task,
     TaskName,
     Tokenizer,
+    check_templates,
     lookup_grid,
     lookup_rate,
 )
@@ -147,6 +148,12 @@ class EvaluationSpec(Spec):
 
     tasks: dict[TaskName, TaskSpec] = Field({})
     max_truncated: Fraction | None = None
+
+    @model_validator(mode="after")
+    def _templates_name_fields(self) -> Self:
+        if problems := [line for name, task in self.tasks.items() for line in check_templates(name, task)]:
+            raise ValueError("; ".join(problems))
+        return self
 
 
 def parse(path: str) -> Run:
