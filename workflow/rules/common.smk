@@ -126,7 +126,8 @@ def artifact_input(registry, name):
     _, names, picks = registry[name]
     if not declared(picks):
         suites = ", ".join(
-            pick.suite + ", scored on tasks" * pick.scored for pick in picks
+            f"{pick.suite}, scored on tasks" if pick.scored else pick.suite
+            for pick in picks
         )
         line = f"E-STUDY {name}: study {CONFIG.study} declares none of its runs (suites: {suites})"
         return lambda wildcards: refuse(line)
