@@ -1,3 +1,4 @@
+import csv
 import json
 import math
 
@@ -136,6 +137,22 @@ def test_the_files_of_a_run(run, spec, monkeypatch):
     logits = loaded.model(window[None, :-1])[0, -n:].double()
     expected = torch.nn.functional.cross_entropy(logits, window[-n:], reduction="sum").item()
     assert choices["gold_nll"][0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_no_text_of_gpqa_is_written(run, spec, tmp_path, capsys):
+    texts = {"Question": "secret question", "Correct Answer": "hidden gold", "Explanation": "covert reason"}
+    others = {f"Incorrect Answer {n}": f"masked {n}" for n in (1, 2, 3)}
+    with (tmp_path / "mine.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["Record ID", *texts, *others])
+        writer.writeheader()
+        writer.writerow({"Record ID": "rec1", **texts, **others})
+    evaluate.evaluate(run, spec=spec("gpqa", path=str(tmp_path / "mine.csv")))
+    row = pd.read_csv(run / "nll.csv").iloc[0]
+    assert (row["status"], row["n_items"]) == ("ok", 1)
+    rows = pd.read_parquet(run / "nll_items.parquet").to_csv()
+    written = rows + (run / "nll.csv").read_text() + "".join(capsys.readouterr())
+    for text in (*texts.values(), *others.values()):
+        assert text not in written
 
 
 def test_nothing_asked_is_one_row_and_without_a_spec_files_stay(run, spec):
