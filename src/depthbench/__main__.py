@@ -167,14 +167,15 @@ def evaluate(
 
     Example: depthbench evaluate results/tiny/runs/preln/t-d28-l16/lr1e-2-s0 --tasks sciq,arc_easy
 
-    The tasks named replace those in nll.csv and arc.csv; without --tasks these stay as they are.
+    The tasks named replace those in nll.csv and arc.csv; without --tasks these stay as they are. A run of a study of
+    config.yaml is scored on as many items as there, any other on all.
     """
     from depthbench.evaluate import evaluate as measure
     from depthbench.runs import EvaluationSpec
 
     if tasks and spec:
         raise UserError("E-SPEC", "--tasks and --spec say the same; give one of them")
-    parsed = people.tasks(tasks) if tasks else EvaluationSpec.read(spec) if spec else None
+    parsed = people.tasks(tasks, run) if tasks else EvaluationSpec.read(spec) if spec else None
     _use_kernels(kernels)
     found = measure(run, data, parsed)
     row = found.validation.iloc[0]

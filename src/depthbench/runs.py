@@ -251,12 +251,12 @@ def evaluation_spec(config: Config, run: Run) -> EvaluationSpec:
     asked = config.studies[config.study].evaluate.tasks
     if asked == "none" or run not in suites(config).get("main", []):
         return EvaluationSpec.model_validate({})
-    return task_spec(config, [*TASK_FIELDS] if asked == "all" else asked)
+    return task_spec(config, [*TASK_FIELDS] if asked == "all" else asked, config.study)
 
 
-def task_spec(config: Config, names: Sequence[str]) -> EvaluationSpec:
-    """Return how some tasks are scored in the study."""
-    limits = config.studies[config.study].evaluate.limit
+def task_spec(config: Config, names: Sequence[str], study: str) -> EvaluationSpec:
+    """Return how some tasks are scored, with the limits of a study if it is declared, else on all items."""
+    limits = config.studies[study].evaluate.limit if study in config.studies else {}
     chosen = {
         name: TaskSpec(**dict(getattr(config.tasks, name)), limit=limits.get(name, limits.get("default")))  # type: ignore[call-overload]
         for name in names

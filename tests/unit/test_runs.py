@@ -321,6 +321,14 @@ def test_wording_is_part_of_what_is_scored_and_not_of_what_is_trained(raw):
     assert runs.spec(before, run) == runs.spec(after, run)
 
 
+def test_a_model_of_no_study_is_scored_on_all_items(raw):
+    loaded = config.load(raw)
+    of_tiny, of_none = (runs.task_spec(loaded, ["sciq", "arc_easy"], study) for study in ("tiny", "imported"))
+    assert {task.limit for task in of_tiny.tasks.values()} == {16}
+    assert {task.limit for task in of_none.tasks.values()} == {None}
+    assert [*of_none.tasks] == ["sciq", "arc_easy"]
+
+
 def test_a_spec_with_a_wrong_template_is_one_line():
     text = '{"tasks": {"sciq": {"context": "{answer}", "continuation": "{support}"}}}'
     with pytest.raises(UserError, match=r"^E-SPEC --spec: .*tasks\.sciq\.context: no field \{answer\}"):

@@ -140,7 +140,7 @@ def test_the_files_of_a_run(run, spec, monkeypatch):
 
 
 def test_no_text_of_gpqa_is_written(run, spec, tmp_path, capsys):
-    texts = {"Question": "secret question", "Correct Answer": "hidden gold", "Explanation": "covert reason"}
+    texts = {"Question": "secret question", "Correct Answer": "hidden gold", "Explanation": "veiled reason"}
     others = {f"Incorrect Answer {n}": f"masked {n}" for n in (1, 2, 3)}
     with (tmp_path / "mine.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, ["Record ID", *texts, *others])
