@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,10 @@ def test_counts_and_content_are_those_of_the_archive(task, task_spec):
     assert len(found) == len(content) == n
     expected = hashlib.sha256(json.dumps(content, ensure_ascii=False).encode()).hexdigest()[:16]
     assert items_id(found) == expected
+    page = (Path(__file__).parents[2] / "docs/tasks.md").read_text()
+    (row,) = (line for line in page.splitlines() if line.startswith(f"| `{task}` "))
+    assert f"| {n:,} |" in row
+    assert f"| {expected} |" in row
 
 
 def test_limit_takes_the_first(task_spec):
