@@ -9,6 +9,9 @@ import re
 import subprocess
 import sys
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -90,6 +93,78 @@ def test_sciq_is_another_split_on_the_hub(tmp_path, task_spec):
     assert (items.split("sciq", str(tmp_path)), items.split("sciq")) == ("test", "validation")
 
 
+def read_elsewhere(cache, task="gsm8k", path="some/set", **env):
+    """Read a task in a process of its own; return its output, and the seconds it took."""
+    code = f"from depthbench.data import items; print(items.raw_items({task!r}, {path!r}))"
+    known = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    known |= {"HF_HOME": str(cache), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], env=known | env, capture_output=True, text=True)
+    return done.stdout + done.stderr, time.monotonic() - started
+
+
+FILES = {"README.md": b"# made up", "main/test.jsonl": b'{"question": "q", "answer": "a"}\n', "weights.bin": b"x"}
+
+
+class Server(BaseHTTPRequestHandler):
+    """As much of the hub as is asked for: data-set info and files of `some/set`; every other set is gated."""
+
+    commit = "c" * 40
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        path = unquote(urlsplit(self.path).path)
+        self.asked.append(path)
+        if path.startswith(f"/api/datasets/some/set/tree/{self.commit}"):
+            found = [{"type": "file", "path": n, "size": len(data), "oid": "0" * 40} for n, data in FILES.items()]
+            self.answer(json.dumps(found).encode())
+        elif path.startswith("/api/datasets/some/set"):
+            siblings = [{"rfilename": name} for name in FILES]
+            self.answer(json.dumps({"id": "some/set", "sha": self.commit, "siblings": siblings}).encode())
+        elif path.startswith(prefix := f"/datasets/some/set/resolve/{self.commit}/"):
+            data = FILES[path.removeprefix(prefix)]
+            self.answer(data, ETag=f'"{hashlib.sha256(data).hexdigest()}"')
+        else:
+            self.answer(b"{}", 403, X_Error_Code="GatedRepo", X_Error_Message="Access to this data set is restricted.")
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def answer(self, body, status=200, **headers):
+        self.send_response(status)
+        for name, value in ({"Content-Length": len(body), "X-Repo-Commit": self.commit} | headers).items():
+            self.send_header(name.replace("_", "-"), str(value))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+
+@pytest.fixture
+def server():
+    handler = type("Handler", (Server,), {"asked": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        Thread(target=running.serve_forever, daemon=True).start()
+        handler.url = f"http://127.0.0.1:{running.server_port}"
+        yield handler
+        running.shutdown()
+
+
+def test_a_data_set_comes_from_the_hub_and_then_from_the_cache(tmp_path, server):
+    expected = "[{'item_id': '0', 'question': 'q', 'answer': 'a'}]"
+    told, _ = read_elsewhere(tmp_path, HF_ENDPOINT=server.url)
+    assert expected in told.splitlines()
+    assert any(path.endswith("/main/test.jsonl") for path in server.asked)
+    assert not any(path.endswith("weights.bin") for path in server.asked)
+    assert expected in read_elsewhere(tmp_path, HF_HUB_OFFLINE="1")[0].splitlines()
+
+
+def test_a_gated_set_says_so(tmp_path, server):
+    told, _ = read_elsewhere(tmp_path, task="gpqa", path=None, HF_ENDPOINT=server.url, HF_TOKEN="hf_made_up")
+    assert re.search(r"E-HUB Idavidrein/gpqa \(gpqa_diamond, train\): .*restricted", told)
+    assert "hf_made_up" not in told
+
+
 GPQA = {
     "Record ID": "rec1",
     "Question": "Made up?\n",
@@ -136,17 +211,6 @@ def test_gpqa_without_a_source_is_told(monkeypatch):
     monkeypatch.delenv("HF_TOKEN", raising=False)
     with pytest.raises(UserError, match=r"^E-HUB Idavidrein/gpqa \(gpqa_diamond, train\): gated, .*tasks\.gpqa\.path"):
         items.raw_items("gpqa")
-
-
-def read_elsewhere(cache, **env):
-    """Read GSM8K of `some/set` in a process of its own; return its output, and the seconds it took."""
-    code = "from depthbench.data import items; print(items.raw_items('gsm8k', 'some/set'))"
-    known = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-    started = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=known | {"HF_HOME": str(cache)} | env, capture_output=True, text=True
-    )
-    return done.stdout + done.stderr, time.monotonic() - started
 
 
 @pytest.mark.parametrize("env", [{"HF_ENDPOINT": "http://127.0.0.1:9"}, {"HF_HUB_OFFLINE": "1"}])
