@@ -9,7 +9,8 @@ READS = {
     "designs": [
         f"src/depthbench/residuals/{residual}.py"
         for residual in sorted({d.residual or n for n, d in CONFIG.designs.items()})
-    ]
+    ],
+    "losses": ["src/depthbench/tables/_tasks.py"],
 }
 
 TABLES = {
