@@ -29,6 +29,7 @@ COLUMNS = {
     "validation_docs.parquet": dict.fromkeys(("run_id", "doc_key", "origin"), "str")
     | {"n_tokens": "int64", "nll_sum": "float64"},
     "nll.csv": dict.fromkeys(("run_id", "task", "category", "status", "reason", "items_id"), "str")
+    | dict.fromkeys(("n_items", "n_truncated"), "Int64")
     | dict.fromkeys(("nll", "lo", "hi"), "float64"),
     "nll_items.parquet": dict.fromkeys(("run_id", "task", "item_id"), "str")
     | {"n_tokens": "int64", "nll_sum": "float64"},
@@ -51,13 +52,13 @@ def _read_csv(path: Path, states: tuple[str, ...]) -> pd.DataFrame:
     if not text.endswith("\n"):
         raise ValueError("it is cut short")
     # Without this a data_id such as "NA" would be read as missing.
-    empty = {column: [""] for column, kind in types.items() if kind == "float64"}
+    empty = {column: [""] for column, kind in types.items() if kind in ("float64", "Int64")}
     frame = pd.read_csv(io.StringIO(text), dtype=types, usecols=list(types), keep_default_na=False, na_values=empty)
     for _, row in frame.iterrows():
         if row["status"] not in states:
             raise ValueError(f"status is {row['status']!r}, must be {', '.join(states[:-1])} or {states[-1]}")
         # Of fewer than 5 items the interval is empty.
-        numbers = [column for column in empty if not column.endswith(("lo", "hi"))]
+        numbers = [c for c, kind in types.items() if kind == "float64" and not c.endswith(("lo", "hi"))]
         if row["status"] == "ok" and (bad := [c for c in numbers if not math.isfinite(row[c])]):
             raise ValueError(f"{bad[0]} is {row[bad[0]]} though status is ok")
     return frame

@@ -120,6 +120,7 @@ class Study:
         rows, items = [], []
         for task, nll in scores.items():
             row = {"task": task, "category": "", "status": "ok", "reason": "", "items_id": f"id of {task}"}
+            row |= {"n_items": 10, "n_truncated": 3 if task == "mbpp" else 0}
             if isinstance(nll, str):
                 status, _, reason = nll.partition(": ")
                 rows.append(keys | row | {"status": status, "reason": reason, "nll": None, "lo": None, "hi": None})
@@ -131,7 +132,7 @@ class Study:
                 for i, value in enumerate(each)
             ]
         none = {"task": "", "category": "", "status": "not_requested", "reason": "", "items_id": ""}
-        none |= dict.fromkeys(("nll", "lo", "hi"))
+        none |= dict.fromkeys(("n_items", "n_truncated", "nll", "lo", "hi"))
         pd.DataFrame(rows or [keys | none]).to_csv(folder / "nll.csv", index=False)
         columns = [*keys, "task", "item_id", "n_tokens", "nll_sum"]
         pd.DataFrame(items, columns=columns).to_parquet(folder / "nll_items.parquet")

@@ -67,6 +67,14 @@ def remarks(frame: pd.DataFrame, nll: pd.DataFrame) -> list[str]:
         reason = rows["reason"].iloc[0].removeprefix("E-HUB ").partition(";")[0]
         where = "" if len(rows) == nll["run_id"].nunique() else f" in {len(rows)} runs"
         found.append(f"{_told(f'{task} {status}')}{where} ({reason}).")
+    found += cut(nll[nll["status"] == "ok"])
     missing = frame[frame["status"] == "missing"].drop_duplicates("run_id")
     named = [f"{label} {_aspect.names(runs)}" for label, runs in missing.groupby("label", sort=False)]
     return [*found, *([f"Missing: {'; '.join(named)}."] if named else [])]
+
+
+def cut(nll: pd.DataFrame) -> list[str]:
+    """Return a sentence that tells which tasks have items longer than the context, and how many in the worst run."""
+    share = (nll["n_truncated"] / nll["n_items"]).groupby(nll["task"], sort=False).max()
+    named = ", ".join(f"{TASK_LABELS[str(task)]} {part:.0%}" for task, part in share[share > 0].items())
+    return [f"Items cut to the context length: {named}."] if named else []

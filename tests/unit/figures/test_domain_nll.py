@@ -54,6 +54,7 @@ def test_a_point_is_the_mean_of_two_tasks(study):
     assert (first["nll"] < first["hi"]).all()
     for heading in ("(a) Coding", "(b) STEM", "(c) Math"):
         assert heading in [text for text, _ in texts]
+    assert "Items cut to the context length: MBPP 30%." in words(texts)
 
 
 def test_the_interval_is_that_of_two_independent_tasks(study):
