@@ -162,22 +162,37 @@ def train(
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
     data: Annotated[Path | None, typer.Option(help="Prepared data; default: what the run was trained on.")] = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="Tasks to score, e.g. sciq,arc_easy, or all: worded by ./config.yaml.")
+    ] = None,
+    spec: Annotated[
+        str | None, typer.Option(help="The same as a resolved slice of the configuration, JSON; the workflow's.")
+    ] = None,
     kernels: Kernels = "auto",
 ) -> None:
-    """Measure the held-out loss of one run; writes validation.csv and validation_docs.parquet into its folder.
+    """Measure the held-out loss of one run, and its scores on tasks; writes them into its folder.
 
-    Example: depthbench evaluate results/tiny/runs/preln/t-d28-l16/lr1e-2-s0
+    Example: depthbench evaluate results/tiny/runs/preln/t-d28-l16/lr1e-2-s0 --tasks sciq,arc_easy
+
+    The tasks named replace those in nll.csv and arc.csv; without --tasks these stay as they are. A run of a study of
+    config.yaml is scored on as many items as there, any other on all.
     """
     from depthbench.evaluate import evaluate as measure
+    from depthbench.runs import EvaluationSpec
 
+    if tasks and spec:
+        raise UserError("E-SPEC", "--tasks and --spec say the same; give one of them")
+    parsed = people.tasks(tasks, run) if tasks else EvaluationSpec.read(spec) if spec else None
     _use_kernels(kernels)
-    summary, written = measure(run, data)
-    row = summary.iloc[0]
+    found = measure(run, data, parsed)
+    row = found.validation.iloc[0]
     if row.status == "ok":
         print(f"{row.run_id}: {row.loss:.4f} nats/token [{row.loss_lo:.4f}, {row.loss_hi:.4f}], {row.n_docs} documents")
     else:
         print(f"{row.run_id}: {row.status}")
-    if not written:
+    for line in found.tasks.lines() if found.tasks else ():
+        print(line)
+    if not found.written:
         print(f"other texts than those of its training: nothing was written into {run}")
 
 

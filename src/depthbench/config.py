@@ -4,6 +4,7 @@ No torch here: a dry-run imports this module.
 """
 
 import difflib
+import string
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal, Self
@@ -70,6 +71,22 @@ Origin = Literal["wiki_leads", "boolq", "squad", "drop", "qasper", "sciriff"]
 # no folders in it: it names rules' outputs
 ParquetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\.parquet$")]
 Family = Literal["baseline", "norm", "multi-stream", "cross-layer"]
+TaskName = Literal["mbpp", "humaneval", "sciq", "gpqa", "gsm8k", "math500", "arc_easy"]
+CATEGORIES: dict[str, tuple[TaskName, TaskName]] = {
+    "coding": ("mbpp", "humaneval"),
+    "stem": ("sciq", "gpqa"),
+    "math": ("gsm8k", "math500"),
+}
+# What a template may name; `data.items` returns these fields.
+TASK_FIELDS: dict[TaskName, tuple[str, ...]] = {
+    "mbpp": ("text", "tests", "code"),
+    "humaneval": ("prompt", "canonical_solution"),
+    "sciq": ("question", "correct_answer", "support"),
+    "gpqa": ("question", "a", "b", "c", "d", "correct_answer", "explanation"),
+    "gsm8k": ("question", "answer"),
+    "math500": ("problem", "solution"),
+    "arc_easy": ("question", "choice"),
+}
 
 
 class Strict(BaseModel):
@@ -257,6 +274,46 @@ class Tokenizer(Strict):
     vocab_size: Annotated[Count, Field(ge=512, le=50280)]
 
 
+class Task(Strict):
+    """How the items of a task are worded, and where they come from.
+
+    Both templates are filled in with `{field}` of the item; a line whose fields are all empty is left out.
+    """
+
+    context: str = Field(description="template of the prompt")
+    continuation: str = Field(description="template of the answer, which is scored; with choices: of each `{choice}`")
+    path: Annotated[str | None, BeforeValidator(_none_word)] = Field(
+        None, description="data set id of the hub, or a local folder of its layout; GPQA: also a CSV; none: the archive"
+    )
+
+
+class Tasks(Strict):
+    """The tasks of the evaluation; what each is and which fields it has: docs/tasks.md."""
+
+    mbpp: Task
+    humaneval: Task
+    sciq: Task
+    gpqa: Task
+    gsm8k: Task
+    math500: Task
+    arc_easy: Task
+    max_truncated: Annotated[Fraction | None, BeforeValidator(_none_word)] = Field(
+        None, description="share of items cut to the context length above which a task has failed; none: no limit"
+    )
+
+
+class Evaluation(Strict):
+    """What the runs of the suite `main` are measured on besides held-out text."""
+
+    tasks: Literal["all", "none"] | Annotated[list[TaskName], Field(min_length=1)] = Field(
+        "none", description="tasks to score"
+    )
+    limit: Annotated[
+        dict[Literal["default"] | TaskName, Count],
+        BeforeValidator(_as_default, json_schema_input_type=dict[str, Count] | Count),
+    ] = Field({}, description="first items to take, by task or `default`; one value stands for all")
+
+
 class Study(Strict):
     """What is trained and drawn together."""
 
@@ -266,6 +323,9 @@ class Study(Strict):
     tokenizer: Tokenizer
     suites: Suites = Field(description="figures draw the suites `main` and `backbone`; the table `losses` lists all")
     controls: Suites = Field({}, description="suites that only the target `controls` runs: what one choice changes")
+    evaluate: Evaluation = Field(
+        {}, validate_default=True, description="tasks that runs of the suite `main` are scored on"
+    )
     bootstrap: Count = Field(description="resamples of an interval")
 
 
@@ -299,6 +359,7 @@ class Config(Strict):
     scales: dict[ScaleName, Scale]
     studies: dict[Name, Study]
     resources: Resources
+    tasks: Tasks
 
 
 KEYS = sorted({key for model in Strict.__subclasses__() for key in model.model_fields})
@@ -386,8 +447,27 @@ def _cross_check(config: Config) -> Iterator[str]:
             yield f"corpora.{name}.origins: name at least one origin"
         if corpus.source == "files" and not corpus.paths:
             yield f"corpora.{name}.paths: name at least one file"
+    for name in TASK_FIELDS:
+        yield from check_templates(name, getattr(config.tasks, name))
     for name, study in config.studies.items():
         yield from _check_study(config, f"studies.{name}", study)
+
+
+def check_templates(name: TaskName, task: Task) -> Iterator[str]:
+    """Yield what is wrong with the templates of a task."""
+    for key in ("context", "continuation"):
+        where, template = f"tasks.{name}.{key}", getattr(task, key)
+        try:
+            parts = [part for part in string.Formatter().parse(template) if part[1] is not None]
+        except ValueError as error:
+            yield f"{where}: {error}; a brace that is meant is doubled (got {template!r:.80})"
+            continue
+        for _, field, form, conversion in parts:
+            if field not in TASK_FIELDS[name] or form or conversion:
+                written = (field or "") + f"!{conversion}" * bool(conversion) + f":{form}" * bool(form)
+                yield f"{where}: no field {{{written}}}; known: {', '.join(TASK_FIELDS[name])}"
+        if key == "continuation" and not parts:
+            yield f"{where}: names no field, so every item would have the same answer"
 
 
 def _check_study(config: Config, where: str, study: Study) -> Iterator[str]:

@@ -13,6 +13,7 @@ from depthbench.errors import UserError
 
 if TYPE_CHECKING:
     from depthbench.config import Config
+    from depthbench.runs import EvaluationSpec
 
 
 def shapes(
@@ -126,6 +127,18 @@ def mirror(
     from depthbench import mirror as writer
 
     print(f"{len(writer.mirror(runs, out))} runs in {out}")
+
+
+def tasks(names: str, run: Path) -> EvaluationSpec:
+    """Return how the named tasks are scored by the checkout one stands in, with the limits of the run's study."""
+    from depthbench import config, runs
+
+    known = [*config.TASK_FIELDS]
+    chosen = known if names == "all" else names.split(",")
+    if strangers := [name for name in chosen if name not in known]:
+        raise UserError("E-SPEC", f"--tasks {strangers[0]!r}: no such task; known: {', '.join(known)}")
+    study = str((runs.record(run) or {}).get("run_id")).partition("/")[0]
+    return runs.task_spec(_config(None), chosen, study)
 
 
 def _config(study: str | None) -> Config:

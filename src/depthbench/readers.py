@@ -28,36 +28,66 @@ COLUMNS = {
     | dict.fromkeys(("loss", "loss_upstream", "bits_per_byte", "unigram_entropy"), "float64"),
     "validation_docs.parquet": dict.fromkeys(("run_id", "doc_key", "origin"), "str")
     | {"n_tokens": "int64", "nll_sum": "float64"},
+    "nll.csv": dict.fromkeys(("run_id", "task", "category", "status", "reason", "items_id"), "str")
+    | dict.fromkeys(("n_items", "n_truncated"), "Int64")
+    | dict.fromkeys(("nll", "lo", "hi"), "float64"),
+    "nll_items.parquet": dict.fromkeys(("run_id", "task", "item_id"), "str")
+    | {"n_tokens": "int64", "nll_sum": "float64"},
+    "arc.csv": dict.fromkeys(("run_id", "status", "reason", "items_id"), "str")
+    | dict.fromkeys(("acc", "acc_norm", "acc_norm_lo", "acc_norm_hi", "chance"), "float64"),
     "manifest.json": {"task": "str"}
     | dict.fromkeys(("n_items", "n_items_short", "n_items_hit", "n_docs_hit"), "Int64")
     | {"action": "str"},
 }
 OF_THE_DATA = ("manifest.json",)  # not of a run
+SCORED = ("ok", "diverged", "not_requested", "not_available", "failed")
 ARROW = {"str": pa.string(), "int64": pa.int64(), "float64": pa.float64()}
 T = TypeVar("T")
 
 
-def _read_validation(path: Path) -> pd.DataFrame:
+def _read_csv(path: Path, states: tuple[str, ...]) -> pd.DataFrame:
+    """Return the rows of a summary, whose `status` is one of `states`; a row that is ok has all its numbers."""
     text = path.read_text(encoding="utf-8")
-    types = COLUMNS["validation.csv"]
+    types = COLUMNS[path.name]
     if not text.endswith("\n"):
         raise ValueError("it is cut short")
     # Without this a data_id such as "NA" would be read as missing.
-    empty = {column: [""] for column, kind in types.items() if kind == "float64"}
+    empty = {column: [""] for column, kind in types.items() if kind in ("float64", "Int64")}
     frame = pd.read_csv(io.StringIO(text), dtype=types, usecols=list(types), keep_default_na=False, na_values=empty)
-    if len(frame) != 1:
-        raise ValueError(f"it has {len(frame)} rows, must have one")
-    row = frame.iloc[0]
-    if row["status"] not in ("ok", "diverged"):
-        raise ValueError(f"status is {row['status']!r}, must be ok or diverged")
-    if row["status"] == "ok" and (bad := [c for c in empty if not math.isfinite(row[c])]):
-        raise ValueError(f"{bad[0]} is {row[bad[0]]} though status is ok")
+    for _, row in frame.iterrows():
+        if row["status"] not in states:
+            raise ValueError(f"status is {row['status']!r}, must be {', '.join(states[:-1])} or {states[-1]}")
+        # Of fewer than 5 items the interval is empty.
+        numbers = [c for c, kind in types.items() if kind == "float64" and not c.endswith(("lo", "hi"))]
+        if row["status"] == "ok" and (bad := [c for c in numbers if not math.isfinite(row[c])]):
+            raise ValueError(f"{bad[0]} is {row[bad[0]]} though status is ok")
     return frame
 
 
-def _read_docs(path: Path) -> pd.DataFrame:
+def _read_validation(path: Path) -> pd.DataFrame:
+    return _one_row(_read_csv(path, ("ok", "diverged")))
+
+
+def _read_nll(path: Path) -> pd.DataFrame:
+    frame = _read_csv(path, SCORED)
+    if frame.empty or frame["task"].duplicated().any():
+        raise ValueError("it must have one row a task")
+    return frame
+
+
+def _read_arc(path: Path) -> pd.DataFrame:
+    return _one_row(_read_csv(path, SCORED))
+
+
+def _one_row(frame: pd.DataFrame) -> pd.DataFrame:
+    if len(frame) != 1:
+        raise ValueError(f"it has {len(frame)} rows, must have one")
+    return frame
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
     with path.open("rb") as file:
-        return _whole(pq.read_table(file), COLUMNS["validation_docs.parquet"])
+        return _whole(pq.read_table(file), COLUMNS[path.name])
 
 
 def _read_metrics(path: Path) -> pd.DataFrame:
@@ -148,6 +178,9 @@ READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
     "run.json": _read_record,
     "metrics.jsonl": _read_metrics,
     "validation.csv": _read_validation,
-    "validation_docs.parquet": _read_docs,
+    "validation_docs.parquet": _read_parquet,
+    "nll.csv": _read_nll,
+    "nll_items.parquet": _read_parquet,
+    "arc.csv": _read_arc,
     "manifest.json": _read_manifest,
 }

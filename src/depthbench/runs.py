@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from depthbench.config import (
+    TASK_FIELDS,
     Config,
     Corpus,
     Count,
@@ -27,7 +28,10 @@ from depthbench.config import (
     Strict,
     Suite,
     Suites,
+    Task,
+    TaskName,
     Tokenizer,
+    check_templates,
     lookup_grid,
     lookup_rate,
 )
@@ -35,7 +39,7 @@ from depthbench.errors import UserError
 
 # Raised by hand when the meaning of a stage changes; nothing else about the code makes it run again. A design has
 # its own version in the configuration.
-VERSION = {"data": 1, "train": 1, "evaluate": 1}
+VERSION = {"data": 1, "train": 1, "evaluate": 2}
 
 PATTERN = r"[a-z][a-z0-9_]*/[a-z0-9]+(?:-[a-z][a-z0-9_]*)?-d\d+-l\d+/lr\d+e-?\d+-s\d+"
 _FIELDS = re.compile(
@@ -133,6 +137,25 @@ class RunSpec(Spec):
     data: DataSpec
 
 
+class TaskSpec(Spec, Task):
+    """A task to score: templates, source and how many items."""
+
+    limit: Count | None = None
+
+
+class EvaluationSpec(Spec):
+    """All that changes the scores of a trained model on tasks; no tasks: none is asked for."""
+
+    tasks: dict[TaskName, TaskSpec] = Field({})
+    max_truncated: Fraction | None = None
+
+    @model_validator(mode="after")
+    def _templates_name_fields(self) -> Self:
+        if problems := [line for name, task in self.tasks.items() for line in check_templates(name, task)]:
+            raise ValueError("; ".join(problems))
+        return self
+
+
 def parse(path: str) -> Run:
     """Read a run off its path; raises ValueError if it is not one."""
     match = _FIELDS.fullmatch(path)
@@ -223,6 +246,24 @@ def spec(config: Config, run: Run) -> RunSpec:
     )
 
 
+def evaluation_spec(config: Config, run: Run) -> EvaluationSpec:
+    """Return the tasks that a run is scored on: those of the study for runs of the suite `main`, else none."""
+    asked = config.studies[config.study].evaluate.tasks
+    if asked == "none" or run not in suites(config).get("main", []):
+        return EvaluationSpec.model_validate({})
+    return task_spec(config, [*TASK_FIELDS] if asked == "all" else asked, config.study)
+
+
+def task_spec(config: Config, names: Sequence[str], study: str) -> EvaluationSpec:
+    """Return how some tasks are scored, with the limits of a study if it is declared, else on all items."""
+    limits = config.studies[study].evaluate.limit if study in config.studies else {}
+    chosen = {
+        name: TaskSpec(**dict(getattr(config.tasks, name)), limit=limits.get(name, limits.get("default")))  # type: ignore[call-overload]
+        for name in names
+    }
+    return EvaluationSpec.model_validate({"tasks": chosen, "max_truncated": config.tasks.max_truncated})
+
+
 def request(config: Config, run: Run) -> Request:
     """Return what the job that trains a run asks of the machine."""
     return config.resources.by_scale.get(run.scale, config.resources.default)
@@ -282,13 +323,14 @@ class Pick:
     """The runs of one suite that an artifact needs; no designs: all of them.
 
     Without `files` it shows what is planned for them (shape, rate, tokens) and reads no result. `like` names a
-    suite: only runs at scales and shapes of its runs are needed.
+    suite: only runs at scales and shapes of its runs are needed. `scored`: only runs that are scored on tasks are.
     """
 
     suite: str
     designs: tuple[str, ...] = ()
     files: bool = True
     like: str | None = None
+    scored: bool = False
 
 
 def select(config: Config, picks: list[Pick]) -> list[Run]:
@@ -300,6 +342,8 @@ def select(config: Config, picks: list[Pick]) -> list[Run]:
         if pick.like is not None:
             shapes = {run.shape for run in views.get(pick.like, [])}
             named = [run for run in named if run.shape in shapes]
+        if pick.scored:
+            named = [run for run in named if evaluation_spec(config, run).tasks]
         found.update(named)
     return sorted(found, key=lambda run: run.path)
 

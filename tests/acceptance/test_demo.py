@@ -27,6 +27,27 @@ def test_every_model_of_the_main_suite_learns(losses):
         assert float(row["loss"]) < float(row["unigram_entropy"]) - 0.3, row["run_id"]
 
 
+def test_runs_of_the_main_suite_are_scored_on_tasks(losses):
+    """16 items of each of seven tasks; GPQA, which is in no wheel, says why it has none."""
+    for row in losses:
+        folder = ROOT / "results" / row["run_id"]
+        with (folder / "nll.csv").open() as nll, (folder / "arc.csv").open() as arc:
+            found = {task["task"]: task for task in csv.DictReader(nll)}
+            (accuracy,) = csv.DictReader(arc)
+        if "main" not in row["suites"].split(", "):
+            assert [task["status"] for task in (*found.values(), accuracy)] == ["not_requested"] * 2
+            continue
+        gpqa = found.pop("gpqa")
+        assert list(found) == ["mbpp", "humaneval", "sciq", "gsm8k", "math500"]
+        for task in (*found.values(), accuracy):
+            assert (task["status"], task["n_items"], task["limit"]) == ("ok", "16", "16")
+        if not os.environ.get("HF_TOKEN"):
+            assert (gpqa["status"], gpqa["n_items"], gpqa["nll"]) == ("not_available", "", "")
+            assert "HF_TOKEN" in gpqa["reason"]
+            assert row["tasks_missing"] == "gpqa not_available"
+        assert float(row["nll_math"]) == pytest.approx((float(row["nll_gsm8k"]) + float(row["nll_math500"])) / 2)
+
+
 def test_each_run_is_in_each_panel_it_belongs_to(losses):
     with (ROOT / "results/tiny/figures/validation_loss.csv").open() as file:
         drawn = {(row["panel"], row["run_id"]) for row in csv.DictReader(file)}

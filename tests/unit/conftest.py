@@ -10,3 +10,12 @@ ROOT = Path(__file__).parents[2]
 def raw():
     """`config.yaml` as it is read from the file, before any check."""
     return yaml.safe_load((ROOT / "config.yaml").read_text())
+
+
+@pytest.fixture(scope="session")
+def task_spec():
+    """A task as `config.yaml` words it."""
+    from depthbench import runs
+
+    worded = yaml.safe_load((ROOT / "config.yaml").read_text())["tasks"]
+    return lambda name, **changes: runs.TaskSpec.model_validate({**worded[name], **changes})

@@ -48,15 +48,18 @@ def path(design, shape, lr="1e-2", seed=0, scale="t"):
 class Study:
     """A study below `root`; each run has 100 documents of 51 tokens, so 50 predictions each."""
 
-    def __init__(self, root, name="tiny"):
-        self.root, self.name = root, name
+    def __init__(self, root, name="tiny", names=FILES):
+        self.root, self.name, self.names = root, name, names
         self.runs, self.missing, self.files = {}, [], []
         self.declared = {}  # design -> rate, 1e-2 for the others
         self.model = {"n_heads": 2, "vocab_size": 512}
         self.steps = {}  # scale -> steps, 100 for the others
 
-    def add(self, run, suites=("main",), loss=4.5, spread=0.0, status="ok", legs=(("a" * 40, False),)):
-        """Half of the documents have `loss - spread` [nats/token], the other half `loss + spread`."""
+    def add(self, run, suites=("main",), loss=4.5, spread=0.0, status="ok", legs=(("a" * 40, False),), scores=None):
+        """Half of the documents have `loss - spread` [nats/token], the other half `loss + spread`.
+
+        `scores` are the nll of tasks, or a status; 10 items of 20 tokens each, half of them 0.1 below, half above.
+        """
         self.runs[run] = tuple(suites)
         if status == "missing":
             self.missing.append(run)
@@ -94,6 +97,7 @@ class Study:
         }
         row |= {"unigram_entropy": 5.25 if ok else nan}
         pd.DataFrame([keys | row]).to_csv(folder / "validation.csv", index=False)
+        self.add_scores(folder, keys, scores or {})
         size = preln_params(parsed.n_layers, parsed.d_model, self.model["vocab_size"])
         record = {
             "run_id": keys["run_id"],
@@ -110,7 +114,31 @@ class Study:
         step = {"loss": loss if ok else None, "tokens_per_s": 2048.0, "memory_bytes": 10**9}
         steps = [json.dumps(step | {"step": i, "tokens": 1024 * i}) for i in range(1, 101)]
         (folder / "metrics.jsonl").write_text("\n".join(steps) + "\n")
-        self.files += [folder / name for name in FILES]
+        self.files += [folder / name for name in self.names]
+
+    def add_scores(self, folder, keys, scores):
+        rows, items = [], []
+        for task, nll in scores.items():
+            row = {"task": task, "category": "", "status": "ok", "reason": "", "items_id": f"id of {task}"}
+            row |= {"n_items": 10, "n_truncated": 3 if task == "mbpp" else 0}
+            if isinstance(nll, str):
+                status, _, reason = nll.partition(": ")
+                rows.append(keys | row | {"status": status, "reason": reason, "nll": None, "lo": None, "hi": None})
+                continue
+            rows.append(keys | row | {"nll": nll, "lo": nll - 0.05, "hi": nll + 0.05})
+            each = 20 * (nll + 0.1 * np.where(np.arange(10) % 2, 1, -1))
+            items += [
+                keys | {"task": task, "item_id": str(i), "n_tokens": 20, "nll_sum": value}
+                for i, value in enumerate(each)
+            ]
+        none = {"task": "", "category": "", "status": "not_requested", "reason": "", "items_id": ""}
+        none |= dict.fromkeys(("n_items", "n_truncated", "nll", "lo", "hi"))
+        pd.DataFrame(rows or [keys | none]).to_csv(folder / "nll.csv", index=False)
+        columns = [*keys, "task", "item_id", "n_tokens", "nll_sum"]
+        pd.DataFrame(items, columns=columns).to_parquet(folder / "nll_items.parquet")
+        accuracy = dict.fromkeys(("acc", "acc_norm", "acc_norm_lo", "acc_norm_hi", "chance"), 0.25 if rows else None)
+        arc = {"status": "ok" if rows else "not_requested", "reason": "", "items_id": "arc" if rows else ""}
+        pd.DataFrame([keys | arc | accuracy]).to_csv(folder / "arc.csv", index=False)
 
     def plan(self, run):
         """What `runs.artifact_spec` says of a run; a step has 1024 tokens."""
@@ -141,7 +169,7 @@ class Study:
             "study": self.name,
             "runs": self.runs,
             "missing": self.missing,
-            "files": FILES,
+            "files": self.names,
             "version": 1,
             "bootstrap": 50,
             "labels": {design: label for design, label in LABELS.items() if design in used},

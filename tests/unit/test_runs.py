@@ -295,3 +295,43 @@ def test_each_key_of_the_hub_trains_every_run(raw, key, value):
     changed = runs.spec(config.load({**raw, "study": "paper"}), run)
     assert changed != before
     assert runs.RunSpec.read(runs.dumps(changed.as_dict())) == changed
+
+
+@pytest.mark.parametrize(("study", "scored", "limit"), [("micro", 0, None), ("tiny", 30, 16), ("paper", 56, None)])
+def test_runs_of_the_main_suite_are_scored(raw, study, scored, limit):
+    loaded = config.load({**raw, "study": study})
+    specs = {run: runs.evaluation_spec(loaded, run) for run in runs.union(runs.suites(loaded) | runs.controls(loaded))}
+    asked = [run for run, spec in specs.items() if spec.tasks]
+    assert len(asked) == scored
+    assert set(asked) <= set(runs.suites(loaded)["main"])
+    assert {task.limit for run in asked for task in specs[run].tasks.values()} <= {limit}
+    assert runs.select(loaded, [runs.Pick("main", scored=True)]) == sorted(asked, key=lambda run: run.path)
+
+
+def test_mini_limits_arc_easy_alone(raw):
+    loaded = config.load({**raw, "study": "mini"})
+    spec = runs.evaluation_spec(loaded, runs.suites(loaded)["main"][0])
+    assert {name: task.limit for name, task in spec.tasks.items() if task.limit} == {"arc_easy": 500}
+    assert len(spec.tasks) == 7
+
+
+def test_wording_is_part_of_what_is_scored_and_not_of_what_is_trained(raw):
+    before = config.load(raw)
+    raw["tasks"]["sciq"]["context"] = "Q: {question}"
+    after, run = config.load(raw), runs.suites(before)["main"][0]
+    assert runs.evaluation_spec(before, run) != runs.evaluation_spec(after, run)
+    assert runs.spec(before, run) == runs.spec(after, run)
+
+
+def test_a_model_of_no_study_is_scored_on_all_items(raw):
+    loaded = config.load(raw)
+    of_tiny, of_none = (runs.task_spec(loaded, ["sciq", "arc_easy"], study) for study in ("tiny", "imported"))
+    assert {task.limit for task in of_tiny.tasks.values()} == {16}
+    assert {task.limit for task in of_none.tasks.values()} == {None}
+    assert [*of_none.tasks] == ["sciq", "arc_easy"]
+
+
+def test_a_spec_with_a_wrong_template_is_one_line():
+    text = '{"tasks": {"sciq": {"context": "{answer}", "continuation": "{support}"}}}'
+    with pytest.raises(UserError, match=r"^E-SPEC --spec: .*tasks\.sciq\.context: no field \{answer\}"):
+        runs.EvaluationSpec.read(text)

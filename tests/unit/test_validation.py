@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from depthbench import evaluate, files, load, loading, train
 from depthbench.data.loader import Heldout
 from depthbench.errors import UserError
-from depthbench.evaluate import validation
+from depthbench.evaluate import scoring, validation
 from depthbench.model import ModelConfig, build_model
 
 V = 512
@@ -27,8 +27,8 @@ def documents(lengths, seed=0):
 
 
 def test_batches_give_what_each_document_gives_alone(monkeypatch):
-    monkeypatch.setattr(validation, "TOKENS_PER_BATCH", 100)
-    monkeypatch.setattr(validation, "TOKENS_PER_CHUNK", 7)
+    monkeypatch.setattr(scoring, "TOKENS_PER_BATCH", 100)
+    monkeypatch.setattr(scoring, "TOKENS_PER_CHUNK", 7)
     found = documents([2, 31, 5, 120, 64, 33, 3])
     net = model(init_std=0.3)
     alone = [
@@ -67,9 +67,9 @@ def run(prepared, tmp_path_factory):
 
 
 def test_the_files_of_a_run(prepared, run):
-    frame, written = evaluate.evaluate(run)
-    summary = frame.iloc[0]
-    assert written
+    found = evaluate.evaluate(run)
+    summary = found.validation.iloc[0]
+    assert found.written
     docs = pd.read_parquet(run / "validation_docs.parquet")
     heldout = list(Heldout(prepared.folder, 32))
     assert docs.doc_key.tolist() == [d.doc_key for d in heldout]
@@ -93,9 +93,9 @@ def test_other_texts_are_measured_but_leave_the_run_as_it_is(prepared, run, tmp_
     other = shutil.copytree(prepared.folder, tmp_path / "other")
     about = json.loads((other / "manifest.json").read_text())
     (other / "manifest.json").write_text(json.dumps({**about, "data_id": "other"}))
-    summary, written = evaluate.evaluate(run, other)
-    assert not written
-    assert summary.iloc[0].data_id == "other"
+    found = evaluate.evaluate(run, other)
+    assert not found.written
+    assert found.validation.iloc[0].data_id == "other"
     assert {name: (run / name).read_bytes() for name in before} == before
 
 

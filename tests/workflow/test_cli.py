@@ -24,6 +24,8 @@ def test_help_has_an_example(command):
     ("args", "words"),
     [
         (["evaluate", "no/such/run"], "E-RUN no/such/run/run.json: No such file or directory"),
+        (["evaluate", "no/such/run", "--tasks", "boolq"], "E-SPEC --tasks 'boolq': no such task; known: mbpp, "),
+        (["evaluate", "no/such/run", "--spec", "{"], "E-SPEC --spec: Invalid JSON"),
         (["prepare", "--spec", "{", "--out", "x"], "E-SPEC --spec: Invalid JSON"),
         (["train", "--spec", "[]", "--data", "x", "--out", "y"], "E-SPEC --spec: "),
         (["figure", "--spec", "{}", "--out", "x.svg"], "E-"),

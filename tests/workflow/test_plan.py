@@ -1,5 +1,6 @@
 """What Snakemake would do, before anything has run."""
 
+import json
 import os
 import re
 import time
@@ -19,7 +20,7 @@ ALWAYS = (
     *("contamination", "run_costs"),
     "validation_loss",
 )
-SWEPT = ("shapes_backbone", "shapes_ladder", "moda_norms", "lr_audit", "seed_noise", "lr_sweep")
+SWEPT = ("shapes_backbone", "shapes_ladder", "moda_norms", "lr_audit", "seed_noise", "lr_sweep", "domain_nll")
 
 
 @pytest.mark.parametrize(
@@ -137,6 +138,10 @@ def test_a_table_of_a_suite_that_the_study_lacks_says_why(checkout):
     assert done.returncode == 1
     line = "E-STUDY shapes_large: study tiny declares none of its runs (suites: large)"
     assert line in done.stdout + done.stderr
+    done = checkout.call("snakemake", "-n", "domain_nll", "--config", "study=micro")
+    assert done.returncode == 1
+    line = "E-STUDY domain_nll: study micro declares none of its runs (suites: main, scored on tasks)"
+    assert line in done.stdout + done.stderr
 
 
 def test_control_suites_are_a_target_of_their_own(checkout):
@@ -146,6 +151,19 @@ def test_control_suites_are_a_target_of_their_own(checkout):
     done = checkout.call("snakemake", "-n", "controls", "--config", "study=tiny")
     assert done.returncode == 1
     assert "E-STUDY controls: study tiny declares no control suite" in done.stdout + done.stderr
+
+
+def test_runs_of_the_main_suite_are_scored_on_tasks(checkout):
+    """Three of four in `tiny`; the others get the same files, which say that nobody asked."""
+    text = checkout.snakemake("-n", "-p", "--config", "study=tiny")
+    specs = re.findall(r"depthbench evaluate (\S+) --spec '?(.*?)'? --kernels", text)
+    assert len(specs) == 3 * len(DESIGNS) + 16
+    scored = {run for run, spec in specs if json.loads(spec)["tasks"]}
+    assert len(scored) == 3 * len(DESIGNS)
+    assert "results/tiny/runs/preln/t-d56-l4/lr1e-2-s0" not in scored
+    spec = next(json.loads(spec) for run, spec in specs if run in scored)
+    assert {name: task["limit"] for name, task in spec["tasks"].items()} == dict.fromkeys(spec["tasks"], 16)
+    assert len(spec["tasks"]) == 7
 
 
 def test_preflight_needs_no_data(checkout):

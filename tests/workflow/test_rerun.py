@@ -1,5 +1,6 @@
 """What runs again after the micro study has finished. The order matters: each test leaves the study finished."""
 
+import csv
 import json
 import os
 import shutil
@@ -72,6 +73,24 @@ def test_resamples_redraw_and_measure_nothing(finished):
     jobs, _ = finished.plan(*MICRO, "studies={micro: {bootstrap: 30}}")
     assert {"losses", "paired", "depth_trend", "validation_loss"} <= set(jobs)
     assert not {"prepare", "train", "evaluate"} & set(jobs)
+
+
+def test_a_changed_template_scores_again_and_trains_nothing(finished):
+    target = f"results/micro/runs/{PRELN}/nll.csv"
+    asked = "studies={micro: {evaluate: {tasks: [sciq], limit: 2}}}"
+    jobs, runs = finished.plan(*MICRO, asked)
+    assert (jobs["evaluate"], jobs["domain_nll"], runs) == (4, 1, [])
+    assert not {"train", "prepare"} & set(jobs)
+    finished.snakemake("-c2", *MICRO, asked, "--", target)
+    row = next(csv.DictReader((finished.folder / target).open()))
+    assert (row["task"], row["status"], row["n_items"]) == ("sciq", "ok", "2")
+    assert "Nothing to be done" in finished.snakemake("-n", *MICRO, asked, "--", target)
+    jobs, _ = finished.plan(*MICRO, asked, "tasks={sciq: {context: 'Q: {question}'}}", "--", target)
+    assert jobs == {"evaluate": 1}
+    other = finished.plan(*MICRO, asked, "tasks={gsm8k: {context: 'Q: {question}'}}", "--", target)
+    assert other == ({}, [])
+    finished.snakemake("-c2", *MICRO)
+    assert next(csv.DictReader((finished.folder / target).open()))["status"] == "not_requested"
 
 
 def test_lost_data_trains_nothing(finished):

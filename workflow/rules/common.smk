@@ -19,7 +19,10 @@ RESULTS = f"results/{CONFIG.study}"
 CORPUS = f"{STUDY.corpus}-v{STUDY.tokenizer.vocab_size}"
 DATA = f"results/data/{CORPUS}"
 SOURCES = f"results/data/sources/{CORPUS}.json"
-MEASURED = ("validation.csv", "validation_docs.parquet")
+MEASURED = (
+    *("validation.csv", "validation_docs.parquet"),
+    *("nll.csv", "nll_items.parquet", "arc.csv", "arc_items.parquet"),
+)
 PARQUET = runs.parquet_files(CONFIG.corpora[STUDY.corpus])
 FIGURE_TYPES = ("pdf", "svg", "png", "csv")
 TABLE_TYPES = ("csv", "tex")
@@ -44,6 +47,10 @@ def part_spec_of(wildcards):
 
 def spec_of(wildcards):
     return runs.dumps(runs.spec(CONFIG, runs.parse(wildcards.run)).as_dict())
+
+
+def evaluation_spec_of(wildcards):
+    return runs.dumps(runs.evaluation_spec(CONFIG, runs.parse(wildcards.run)).as_dict())
 
 
 @cache
@@ -118,7 +125,10 @@ def artifact_input(registry, name):
     """Files of the runs that an artifact reads, or one line that says why it cannot be made."""
     _, names, picks = registry[name]
     if not declared(picks):
-        suites = ", ".join(pick.suite for pick in picks)
+        suites = ", ".join(
+            f"{pick.suite}, scored on tasks" if pick.scored else pick.suite
+            for pick in picks
+        )
         line = f"E-STUDY {name}: study {CONFIG.study} declares none of its runs (suites: {suites})"
         return lambda wildcards: refuse(line)
     return files_of(runs_read(picks), *of_runs(names))

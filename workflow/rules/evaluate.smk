@@ -2,7 +2,7 @@
 
 
 rule evaluate:
-    """Held-out loss of one run."""
+    """Held-out loss of one run, and its scores on tasks where they are asked for."""
     input:
         unmeasured_needs_data,
         run="<results>/runs/{run}/run.json",
@@ -20,9 +20,11 @@ rule evaluate:
         kernels=CONFIG.kernels,
     params:
         version=runs.VERSION["evaluate"],
+        spec=evaluation_spec_of,
         folder=subpath(input.run, parent=True),
     shell:
-        "python -m depthbench evaluate {params.folder:q} --kernels {resources.kernels} > {log:q} 2>&1"
+        "python -m depthbench evaluate {params.folder:q} --spec {params.spec:q} --kernels {resources.kernels}"
+        " > {log:q} 2>&1"
 
 
 rule controls:

@@ -1,5 +1,11 @@
 """Every figure: name -> (what it shows, the run files it reads, the runs it needs)."""
 
+# What a figure is made of besides its own file and the theme.
+SHARED = {
+    "validation_loss": ["figures/_aspect"],
+    "domain_nll": ["figures/_aspect", "tables/_tasks"],
+}
+
 FIGURES = {
     "validation_loss": (
         "Held-out loss [nats/token] over the aspect ratio (width / depth) of models of equal size, with and without"
@@ -7,6 +13,11 @@ FIGURES = {
         " Paper (arXiv 2609.32534): Fig. 1 left, 2.",
         ["run.json", "validation.csv", "validation_docs.parquet"],
         [Pick("main"), Pick("backbone")],
+    ),
+    "domain_nll": (
+        "Fig. 4: nll of the right answers [nats/token] of coding, STEM and math tasks, each the mean of two, over the aspect ratio (width / depth); one seed; a heading or note names a task that is left out. Bars are 95 % intervals over items: evaluation noise, not training noise.",
+        ["nll.csv", "nll_items.parquet"],
+        [Pick("main", scored=True)],
     ),
     "lr_sweep": (
         "Fig. 12: held-out loss [nats/token] over the peak learning rate, a line per shape, one seed; ring: best rate, square: best at the edge of its grid, dotted: declared rate; bars are 95 % intervals over documents: evaluation noise, not training noise.",
@@ -23,7 +34,10 @@ for name, (text, _, _) in FIGURES.items():
             name
         input:
             runs=artifact_input(FIGURES, name),
-            code=[f"src/depthbench/figures/{m}.py" for m in (name, "_theme")],
+            code=[
+                f"src/depthbench/{m}.py"
+                for m in (f"figures/{name}", "figures/_theme", *SHARED.get(name, []))
+            ],
         output:
             svg=report(
                 f"<results>/figures/{name}.svg",

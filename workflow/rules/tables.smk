@@ -9,7 +9,8 @@ READS = {
     "designs": [
         f"src/depthbench/residuals/{residual}.py"
         for residual in sorted({d.residual or n for n, d in CONFIG.designs.items()})
-    ]
+    ],
+    "losses": ["src/depthbench/tables/_tasks.py"],
 }
 
 TABLES = {
@@ -54,8 +55,8 @@ TABLES = {
         [Pick("sweep"), *(Pick(suite, files=False) for suite in STUDY.suites)],
     ),
     "losses": (
-        "Held-out loss of every run [nats/token], with 95 % intervals over documents: evaluation noise, not training noise.",
-        ["run.json", "validation.csv", "validation_docs.parquet"],
+        "Held-out loss of every run [nats/token], with 95 % intervals over documents: evaluation noise, not training noise; runs of the main suite also by task: nll of the right answers [nats/token], accuracy on ARC-Easy.",
+        ["run.json", "validation.csv", "validation_docs.parquet", "nll.csv", "arc.csv"],
         [Pick(suite) for suite in STUDY.suites],
     ),
     "moda_norms": (

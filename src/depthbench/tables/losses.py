@@ -1,20 +1,23 @@
-"""Held-out loss of every run: nats per token with its interval, bits per byte, and what produced the run.
+"""Held-out loss of every run and its scores on tasks: nats per token with intervals, and what produced the run.
 
     loss = sum of NLL / sum of predictions,  predictions of a document = its tokens - 1
 
 `overhead_pct` is what the design adds to Pre-LN of the same shape, in percent of its parameters, norm gains
 included. The interval is a bootstrap over documents, stratified by origin, with the same resamples for all runs
-(`stats`). It holds the noise of evaluation, not of training.
+(`stats`). It holds the noise of evaluation, not of training. `nll_coding`, `nll_stem`, `nll_math` are means of two
+tasks, of one where `tasks_missing` names the other.
 """
 
 import numpy as np
 import pandas as pd
 
 from depthbench.artifacts import ArtifactSpec
+from depthbench.config import CATEGORIES
 from depthbench.stats import PERCENTILES
 from depthbench.tables._measured import measured, resampled
+from depthbench.tables._tasks import TASK_LABELS, categories
 
-FILES = ("run.json", "validation.csv", "validation_docs.parquet")
+FILES = ("run.json", "validation.csv", "validation_docs.parquet", "nll.csv", "arc.csv")
 PRINTED = {
     "label": ("Design", "{}"),
     "scale": ("Scale", "{}"),
@@ -28,11 +31,17 @@ PRINTED = {
     "loss_lo": ("2.5 %", "{:.4f}"),
     "loss_hi": ("97.5 %", "{:.4f}"),
     "bits_per_byte": ("Bits/byte", "{:.4f}"),
+    "nll_coding": ("Coding", "{:.4f}"),
+    "nll_stem": ("STEM", "{:.4f}"),
+    "nll_math": ("Math", "{:.4f}"),
+    "arc_acc_norm": ("ARC-Easy", "{:.4f}"),
     "n_params": ("Parameters", "{:,}"),
     "overhead_pct": ("Overhead [%]", "{:.2f}"),
     "tokens": ("Tokens", "{:,}"),
     "commit": ("Commit", "{}"),
 }
+NLL = [f"nll_{name}" for name in (*CATEGORIES, *TASK_LABELS)]
+ARC = ["arc_acc_norm", "arc_acc_norm_lo", "arc_acc_norm_hi", "arc_acc", "arc_chance"]
 COLUMNS = [
     *("suites", "design", "label", "scale", "n_layers", "d_model", "aspect_ratio", "lr", "seed", "status"),
     *("loss", "loss_lo", "loss_hi", "loss_upstream", "bits_per_byte", "unigram_entropy"),
@@ -42,6 +51,22 @@ COLUMNS = [
 
 def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
     """Return one row per run in display order; diverged and missing runs are kept with empty values."""
+    table = held_out(frames, spec).merge(scores(frames), on="run_id", how="left", validate="1:1")
+    return table[[*COLUMNS[:-1], *NLL, "tasks_missing", *ARC, "run_id"]]
+
+
+def scores(frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return the nll [nats/token] of each category and task of each run, and its accuracy on ARC-Easy."""
+    nll, means = frames["nll"], categories(frames["nll"])
+    parts = [means.assign(name=means["category"]), nll[nll["status"] == "ok"].assign(name=nll["task"])]
+    wide = pd.concat(parts).pivot_table("nll", "run_id", "name").add_prefix("nll_").reindex(columns=NLL)
+    missing = means[means["tasks_missing"] != ""].groupby("run_id")["tasks_missing"].agg(", ".join)
+    arc = frames["arc"].set_index("run_id")[["acc_norm", "acc_norm_lo", "acc_norm_hi", "acc", "chance"]]
+    return arc.add_prefix("arc_").join(wide).join(missing.astype("str")).reset_index()
+
+
+def held_out(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
+    """Return `losses` with the parameters, tokens and commit of each run."""
     record = frames["run"][["run_id", "n_params", "base_params", "tokens", "commit", "mixed_commit"]]
     own = record["n_params"] - record["base_params"]
     record = record.assign(overhead_pct=100 * own / record["base_params"])

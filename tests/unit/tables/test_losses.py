@@ -18,7 +18,7 @@ EMPTY = ["loss", "loss_lo", "loss_hi", "loss_upstream", "bits_per_byte", "unigra
 @pytest.fixture
 def study(tmp_path):
     """A run with mixed commits, a missing and a diverged one."""
-    study = Study(tmp_path)
+    study = Study(tmp_path, names=losses.FILES)
     study.add(HC, status="missing")
     study.add(PRELN, ["main", "backbone"], loss=4.625, legs=[("a" * 40, False), ("b" * 40, False)])
     study.add(KEEL, status="diverged")
@@ -65,7 +65,7 @@ def test_diverged_and_missing_runs_have_no_numbers(study):
     ],
 )
 def test_overhead_over_preln_of_the_same_shape(tmp_path, model, shape, design, percent):
-    study = Study(tmp_path)
+    study = Study(tmp_path, names=losses.FILES)
     study.model = model
     study.add(path(design, shape))
     assert build(study)["overhead_pct"].tolist() == [pytest.approx(percent, rel=1e-12)]
@@ -73,7 +73,7 @@ def test_overhead_over_preln_of_the_same_shape(tmp_path, model, shape, design, p
 
 def test_overhead_is_that_of_the_record(tmp_path):
     """Of the model that was trained, grouped heads and an FFN of 3 d among it; not of the design's name."""
-    study = Study(tmp_path)
+    study = Study(tmp_path, names=losses.FILES)
     study.model |= {"n_heads": 4, "n_kv_heads": 2, "d_ff": 120}
     run = path("my_design", TINY[1])
     study.add(run)
@@ -105,7 +105,7 @@ def test_mixed_commits_are_marked(study):
 
 def test_interval_of_two_valued_documents(tmp_path):
     """Of 100 documents at 4.4 or 4.6 a resample has Binomial(100, 1/2) at 4.6."""
-    study = Study(tmp_path)
+    study = Study(tmp_path, names=losses.FILES)
     study.add(PRELN, spread=0.1)
     row = build(study, bootstrap=4000).iloc[0]
     exact = 4.4 + 0.2 * binom.ppf([0.025, 0.975], 100, 0.5) / 100
@@ -114,7 +114,7 @@ def test_interval_of_two_valued_documents(tmp_path):
 
 
 def test_resamples_are_shared_by_all_runs(tmp_path):
-    study = Study(tmp_path)
+    study = Study(tmp_path, names=losses.FILES)
     study.add(PRELN, loss=4.5, spread=0.1)
     study.add(HC, loss=4.75, spread=0.1)
     file = study.file(HC, "validation_docs.parquet")
@@ -136,7 +136,7 @@ def test_csv_keeps_full_precision(study, tmp_path):
     study.add(third, loss=13.1 / 3, spread=0.1)
     out = tmp_path / "losses.csv"
     tables.write("losses", study.files, study.spec(), out)
-    types = {"lr": "str", "n_params": "Int64", "tokens": "Int64", "mixed_commit": "boolean"}
+    types = {"lr": "str", "n_params": "Int64", "tokens": "Int64", "mixed_commit": "boolean", "tasks_missing": "str"}
     pd.testing.assert_frame_equal(pd.read_csv(out, dtype=types), build(study), check_exact=True)
     first = out.read_bytes(), out.with_suffix(".tex").read_bytes()
     tables.write("losses", study.files, study.spec(), out)
@@ -157,10 +157,10 @@ def test_latex_is_for_people(study, tmp_path):
     header, ok, diverged, missing = (line for line in text.splitlines() if "&" in line)
     assert r"2.5 \%" in header
     assert ok.startswith(r"Pre\_LN \& 100\% \{a\} & t & 4 & 52 & 13.00 & 1e-2 & 0 & ok & 4.6250 & 4.6250 & 4.6250 & ")
-    assert "186,836 & 0.00 & 102,400 & aaaaaaa, bbbbbbb" in ok
-    assert "diverged & --- & --- & --- & --- & 188,160 & 0.46 & " in diverged
+    assert "& --- & --- & --- & --- & 186,836 & 0.00 & 102,400 & aaaaaaa, bbbbbbb" in ok
+    assert "diverged & --- & --- & --- & --- & --- & --- & --- & --- & 188,160 & 0.46 & " in diverged
     assert missing.startswith("HC & ")
-    assert missing.count("---") == 8
+    assert missing.count("---") == 12
     assert "nan" not in text.lower()
 
 
@@ -181,3 +181,33 @@ def test_unknown_table(study, tmp_path, name):
 def test_spec_without_the_files_that_the_table_reads(study, tmp_path):
     with pytest.raises(UserError, match=r"E-SPEC .*run\.json"):
         tables.write("losses", [], study.spec(files=("validation.csv",)), tmp_path / "losses.csv")
+
+
+def test_scores_on_tasks_stand_beside_the_loss(study):
+    """A category is the mean of its two tasks; a missing one is named; runs that nobody asked about have none."""
+    scored = path("sandwich", TINY[0])
+    scores = {"mbpp": 3.0, "humaneval": 2.5, "sciq": 3.25, "gpqa": "not_available: gated", "gsm8k": 2.0, "math500": 2.5}
+    study.add(scored, scores=scores)
+    table = build(study).set_index("run_id")
+    row = table.loc[f"tiny/runs/{scored}"]
+    assert row[["nll_coding", "nll_stem", "nll_math"]].tolist() == [2.75, 3.25, 2.25]
+    assert row[["nll_mbpp", "nll_sciq", "arc_acc_norm", "arc_chance"]].tolist() == [3.0, 3.25, 0.25, 0.25]
+    assert np.isnan(row["nll_gpqa"])
+    assert row["tasks_missing"] == "gpqa not_available"
+    others = table.drop(index=f"tiny/runs/{scored}")
+    assert others[["nll_coding", "nll_mbpp", "tasks_missing", "arc_acc"]].isna().all(axis=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "told"),
+    [
+        ("nll.csv", ("not_requested", "maybe"), "status is 'maybe', must be ok, diverged, .* or failed"),
+        ("nll.csv", ("\n", ""), "cut short"),
+        ("arc.csv", ("not_requested", "ok"), "acc is nan though status is ok"),
+    ],
+)
+def test_scores_that_cannot_be_read_are_refused(study, name, change, told):
+    file = study.file(PRELN, name)
+    file.write_text(file.read_text().replace(*change))
+    with pytest.raises(UserError, match=rf"E-RUN .*{name}: .*{told}.*; remove it and run snakemake"):
+        build(study)
