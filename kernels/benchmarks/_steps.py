@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 from depthbench import optim, provenance, train
-from depthbench.config import Optimizer
 from depthbench.model import ModelConfig, build_model
+from depthbench.schema import Optimizer
 
 RESULTS = Path(__file__).with_name("results.csv")
 THREADS, BATCH, TOKENS, WARM_UPS = 2, 8, 128, 2

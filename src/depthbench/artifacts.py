@@ -18,9 +18,9 @@ from pydantic import PositiveInt, TypeAdapter, ValidationError
 
 from depthbench import files as disk
 from depthbench import runs
-from depthbench.config import Family
 from depthbench.errors import UserError
 from depthbench.readers import COLUMNS, OF_THE_DATA, READERS
+from depthbench.schema import Family
 
 # Designs are shown in the paper's order, a user's own after those of its family.
 ORDER = (

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from depthbench.config import Config, parse_rate
+from depthbench.schema import Config, parse_rate
 
 BEGIN, END = "<!-- results: written by `make docs` from docs/demo -->", "<!-- end of results -->"
 PARTIAL = ("Recipe", "Optimizer", "Schedule", "Precision")  # `extends` fills in what they leave out

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from depthbench.config import Optimizer, Schedule
+from depthbench.schema import Optimizer, Schedule
 
 
 def learning_rate(step: int, steps: int, peak: float, schedule: Schedule) -> float:

@@ -12,8 +12,8 @@ import typer
 from depthbench.errors import UserError
 
 if TYPE_CHECKING:
-    from depthbench.config import Config
     from depthbench.runs import EvaluationSpec
+    from depthbench.schema import Config
 
 
 def shapes(
@@ -131,9 +131,10 @@ def mirror(
 
 def tasks(names: str, run: Path) -> EvaluationSpec:
     """Return how the named tasks are scored by the checkout one stands in, with the limits of the run's study."""
-    from depthbench import config, runs
+    from depthbench import runs
+    from depthbench.schema import TASK_FIELDS
 
-    known = [*config.TASK_FIELDS]
+    known = [*TASK_FIELDS]
     chosen = known if names == "all" else names.split(",")
     if strangers := [name for name in chosen if name not in known]:
         raise UserError("E-SPEC", f"--tasks {strangers[0]!r}: no such task; known: {', '.join(known)}")

@@ -8,9 +8,9 @@ times its weights more (two checkpoints of weights and both moments).
 from dataclasses import dataclass
 
 from depthbench import cost, runs
-from depthbench.config import Config
 from depthbench.model.config import ModelConfig
 from depthbench.runs import Run
+from depthbench.schema import Config
 
 # Dense bfloat16 peak [FLOP/s] by the maker's data sheets.
 PEAKS = {"A100": 312e12, "H100": 989.5e12, "H200": 989.5e12}

@@ -18,9 +18,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from depthbench import runs
-from depthbench.config import Config, Count, Optimizer, Precision
 from depthbench.errors import UserError
 from depthbench.runs import Spec
+from depthbench.schema import Config, Count, Optimizer, Precision
 
 N_BLOCKS = 2
 CPU_TOKENS = 128

@@ -12,7 +12,9 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from depthbench.config import (
+from depthbench.config import lookup_grid, lookup_rate
+from depthbench.errors import UserError
+from depthbench.schema import (
     TASK_FIELDS,
     Config,
     Corpus,
@@ -32,10 +34,7 @@ from depthbench.config import (
     TaskName,
     Tokenizer,
     check_templates,
-    lookup_grid,
-    lookup_rate,
 )
-from depthbench.errors import UserError
 
 # Raised by hand when the meaning of a stage changes; nothing else about the code makes it run again. A design has
 # its own version in the configuration.
@@ -316,82 +315,3 @@ def part_spec(data: DataSpec, file: str) -> PartSpec:
 def dumps(value: Any) -> str:
     """Return compact JSON with sorted keys: equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-@dataclass(frozen=True)
-class Pick:
-    """The runs of one suite that an artifact needs; no designs: all of them.
-
-    Without `files` it shows what is planned for them (shape, rate, tokens) and reads no result. `like` names a
-    suite: only runs at scales and shapes of its runs are needed. `scored`: only runs that are scored on tasks are.
-    """
-
-    suite: str
-    designs: tuple[str, ...] = ()
-    files: bool = True
-    like: str | None = None
-    scored: bool = False
-
-
-def select(config: Config, picks: list[Pick]) -> list[Run]:
-    """Return the runs of all picks, each once, sorted by path."""
-    views = suites(config)
-    found: set[Run] = set()
-    for pick in picks:
-        named = [run for run in views.get(pick.suite, []) if not pick.designs or run.design in pick.designs]
-        if pick.like is not None:
-            shapes = {run.shape for run in views.get(pick.like, [])}
-            named = [run for run in named if run.shape in shapes]
-        if pick.scored:
-            named = [run for run in named if evaluation_spec(config, run).tasks]
-        found.update(named)
-    return sorted(found, key=lambda run: run.path)
-
-
-def artifact_spec(
-    config: Config,
-    kind: str,
-    name: str,
-    files: list[str],
-    picked: list[Run],
-    missing: list[str],
-    planned: Sequence[Run] = (),
-) -> str:
-    """Return what a table or figure shows, as JSON: its runs with their suites, and the numbers it reads.
-
-    Of the runs `planned` it has the plan only.
-    """
-    member: dict[str, list[str]] = {run.path: [] for run in picked}
-    for suite, members in sorted(suites(config).items()):
-        for run in members:
-            if run.path in member:
-                member[run.path].append(suite)
-    shown = sorted({*picked, *planned}, key=lambda run: run.path)
-    used = {run.design for run in shown}
-    return dumps(
-        {
-            "kind": kind,
-            "name": name,
-            "study": config.study,
-            "runs": member,
-            "missing": missing,
-            "files": files,
-            "bootstrap": config.studies[config.study].bootstrap,
-            "labels": {n: [d.label, d.family] for n, d in config.designs.items() if n in used},
-            # What reads run.json finds it there: the specs of all runs would not fit on a command line.
-            "plans": {} if "run.json" in files else {run.path: plan(config, run) for run in shown},
-        }
-    )
-
-
-def plan(config: Config, run: Run) -> dict[str, Any]:
-    """Return what the configuration says of a run: model, budget, and the declared rate of its design."""
-    full = spec(config, run)
-    return {
-        "model": full.model,
-        "steps": full.steps,
-        "tokens": full.steps * full.batch_sequences * full.sequence_length,
-        "lr": run.lr,
-        "seed": run.seed,
-        "declared_lr": lookup_rate(config, run.scale, run.design),
-    }

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from depthbench import lock, runs
-from depthbench.config import Config
 from depthbench.runs import Run, RunSpec
+from depthbench.schema import Config
 
 STATES = ("done", "diverged", "running", "stopped", "stale", "missing")
 

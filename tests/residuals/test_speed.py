@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from depthbench import optim, train
-from depthbench.config import Optimizer
 from depthbench.model import ModelConfig, build_model
+from depthbench.schema import Optimizer
 
 SETTINGS = Optimizer(betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
 

@@ -141,7 +141,7 @@ class Study:
         pd.DataFrame([keys | arc | accuracy]).to_csv(folder / "arc.csv", index=False)
 
     def plan(self, run):
-        """What `runs.artifact_spec` says of a run; a step has 1024 tokens."""
+        """What `picks.artifact_spec` says of a run; a step has 1024 tokens."""
         parsed = runs.parse(run)
         shape = {"design": parsed.design, "d_model": parsed.d_model, "n_layers": parsed.n_layers}
         steps = self.steps.get(parsed.scale, 100)

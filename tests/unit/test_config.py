@@ -4,7 +4,7 @@ import json
 import jsonschema
 import pytest
 
-from depthbench import config, docs
+from depthbench import config, docs, schema
 from depthbench.errors import UserError
 
 
@@ -16,14 +16,14 @@ from depthbench.errors import UserError
     ],
 )  # fmt: skip
 def test_a_rate_has_one_spelling(written, tag):
-    assert config.parse_rate(written) == tag
+    assert schema.parse_rate(written) == tag
     assert float(tag) == float(written)
 
 
 @pytest.mark.parametrize("written", ["fast", True, None, 0, -1e-3, "nan", "inf", "1e-400", [1e-3]])
 def test_what_is_no_rate_is_refused(written):
     with pytest.raises(ValueError, match="not a learning rate"):
-        config.parse_rate(written)
+        schema.parse_rate(written)
 
 
 def changed(raw, path, value):
@@ -155,4 +155,4 @@ def test_known_origins_are_those_of_the_corpus():
 
     from depthbench.data.corpus import ORIGINS
 
-    assert set(get_args(config.Origin)) == set(ORIGINS)
+    assert set(get_args(schema.Origin)) == set(ORIGINS)

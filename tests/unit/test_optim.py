@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from depthbench import optim
-from depthbench.config import Optimizer, Schedule
+from depthbench.schema import Optimizer, Schedule
 
 PAPER = Schedule(warmup=0.1, final=0.1)
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from depthbench import checkpoint, config, loading, optim, runs, train
-from depthbench.config import Optimizer
 from depthbench.data.loader import Windows
 from depthbench.designs import DESIGNS
 from depthbench.errors import UserError
 from depthbench.model import ModelConfig, build_model
 from depthbench.model.backbone import store_bfloat16
+from depthbench.schema import Optimizer
 
 RELEASED = {"precision": {"master": "bfloat16", "compute": "bfloat16"}}
 SHAPE = {"d_model": 16, "n_layers": 3, "n_heads": 2, "vocab_size": 512}

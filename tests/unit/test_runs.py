@@ -135,43 +135,6 @@ def test_a_spec_reads_back_and_a_wrong_one_is_told(raw):
         runs.RunSpec.read("{")
 
 
-def test_a_pick_can_follow_the_shapes_of_another_suite(raw):
-    def moda(study):
-        loaded = config.load({**raw, "study": study})
-        return [run.path for run in runs.select(loaded, [runs.Pick("main", ("moda",), like="moda_norms")])]
-
-    assert moda("tiny") == ["moda/t-d40-l8/lr1e-2-s0"]
-    assert moda("paper") == ["moda/400m-d1024-l24/lr2e-3-s0"]
-    assert moda("mini") == []  # it has no such suite
-
-
-def test_an_artifact_names_the_suites_of_its_runs(raw):
-    loaded = config.load({**raw, "study": "tiny"})
-    picked = runs.select(loaded, [runs.Pick("main", ("preln",)), runs.Pick("backbone", ("preln",))])
-    spec = json.loads(runs.artifact_spec(loaded, "figure", "f", ["validation.csv"], picked, []))
-    assert spec["runs"] == {
-        "preln/t-d52-l4/lr1e-2-s0": ["main"],
-        "preln/t-d56-l4/lr1e-2-s0": ["backbone"],
-        "preln/t-d40-l8/lr1e-2-s0": ["backbone", "main", "seeds"],
-        "preln/t-d28-l16/lr1e-2-s0": ["backbone", "main", "sweep"],
-    }
-    plan = spec["plans"]["preln/t-d28-l16/lr1e-2-s0"]
-    assert plan == {
-        "model": runs.spec(loaded, runs.parse("preln/t-d28-l16/lr1e-2-s0")).as_dict()["model"],
-        "steps": 240, "tokens": 240 * 4 * 128, "lr": "1e-2", "seed": 0, "declared_lr": "1e-2",
-    }  # fmt: skip
-
-
-def test_a_plan_needs_no_run_and_knows_the_declared_rate(raw):
-    """Of planned runs an artifact has the plan and no files; a sweep's rate is not the declared one."""
-    loaded = config.load({**raw, "study": "tiny"})
-    swept = runs.parse("preln/t-d28-l16/lr25e-4-s0")
-    spec = json.loads(runs.artifact_spec(loaded, "table", "t", [], [], [], [swept]))
-    assert spec["runs"] == {}
-    assert list(spec["labels"]) == ["preln"]
-    assert [spec["plans"][swept.path][key] for key in ("lr", "declared_lr")] == ["25e-4", "1e-2"]
-
-
 def test_planning_imports_neither_torch_nor_pandas():
     code = "import sys; import depthbench.runs; print([m for m in ('torch', 'pandas', 'numpy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -295,17 +258,6 @@ def test_each_key_of_the_hub_trains_every_run(raw, key, value):
     changed = runs.spec(config.load({**raw, "study": "paper"}), run)
     assert changed != before
     assert runs.RunSpec.read(runs.dumps(changed.as_dict())) == changed
-
-
-@pytest.mark.parametrize(("study", "scored", "limit"), [("micro", 0, None), ("tiny", 30, 16), ("paper", 56, None)])
-def test_runs_of_the_main_suite_are_scored(raw, study, scored, limit):
-    loaded = config.load({**raw, "study": study})
-    specs = {run: runs.evaluation_spec(loaded, run) for run in runs.union(runs.suites(loaded) | runs.controls(loaded))}
-    asked = [run for run, spec in specs.items() if spec.tasks]
-    assert len(asked) == scored
-    assert set(asked) <= set(runs.suites(loaded)["main"])
-    assert {task.limit for run in asked for task in specs[run].tasks.values()} <= {limit}
-    assert runs.select(loaded, [runs.Pick("main", scored=True)]) == sorted(asked, key=lambda run: run.path)
 
 
 def test_mini_limits_arc_easy_alone(raw):

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from depthbench.config import TASK_FIELDS
 from depthbench.data import tokenizer
 from depthbench.evaluate import scoring
 from depthbench.evaluate.requests import questions
 from depthbench.evaluate.scoring import Encoded, cut, encode, score
 from depthbench.model import ModelConfig, build_model
+from depthbench.schema import TASK_FIELDS
 
 EOS = 50279
 T = 2048

@@ -7,7 +7,7 @@ from pathlib import Path
 from depthbench import config as settings
 from depthbench import preflight, runs
 from depthbench.errors import UserError
-from depthbench.runs import Pick
+from depthbench.picks import Pick, artifact_spec, select
 
 try:
     CONFIG = settings.load(config)
@@ -92,7 +92,7 @@ def files_of(picked, *names):
 
 def declared(picks):
     """Whether the study declares something of an artifact; one without picks shows the data."""
-    return not picks or bool(runs.select(CONFIG, picks))
+    return not picks or bool(select(CONFIG, picks))
 
 
 def of_runs(names):
@@ -135,7 +135,7 @@ def artifact_input(registry, name):
 
 
 def runs_read(picks):
-    return runs.select(CONFIG, [pick for pick in picks if pick.files])
+    return select(CONFIG, [pick for pick in picks if pick.files])
 
 
 def artifact_data(registry, name):
@@ -147,11 +147,11 @@ def refuse(line):
     raise SystemExit(line)
 
 
-def artifact_spec(registry, kind, name):
+def spec_of_artifact(registry, kind, name):
     _, names, picks = registry[name]
     lacking = artifact_missing(registry, name)
-    return runs.artifact_spec(
-        CONFIG, kind, name, names, runs_read(picks), lacking, runs.select(CONFIG, picks)
+    return artifact_spec(
+        CONFIG, kind, name, names, runs_read(picks), lacking, select(CONFIG, picks)
     )
 
 

@@ -54,7 +54,7 @@ for name, (text, _, _) in FIGURES.items():
         conda:
             "../../envs/depthbench.yaml"
         params:
-            spec=artifact_spec(FIGURES, "figure", name),
+            spec=spec_of_artifact(FIGURES, "figure", name),
             missing=artifact_missing(FIGURES, name),
             text=text,
         shell:

@@ -120,7 +120,7 @@ for name, (text, _, _) in TABLES.items():
         conda:
             "../../envs/depthbench.yaml"
         params:
-            spec=artifact_spec(TABLES, "table", name),
+            spec=spec_of_artifact(TABLES, "table", name),
             missing=artifact_missing(TABLES, name),
             text=text,
         shell:

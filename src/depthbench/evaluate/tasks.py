@@ -17,7 +17,6 @@ import pandas as pd
 from tokenizers import Tokenizer
 
 from depthbench import stats
-from depthbench.config import CATEGORIES, TASK_FIELDS
 from depthbench.data import items
 from depthbench.data.tokenizer import byte_lengths
 from depthbench.errors import UserError
@@ -25,6 +24,7 @@ from depthbench.evaluate.requests import Question, items_id, questions
 from depthbench.evaluate.scoring import Encoded, encode, score
 from depthbench.model.backbone import Model
 from depthbench.runs import EvaluationSpec
+from depthbench.schema import CATEGORIES, TASK_FIELDS
 
 ACCURACY = "arc_easy"
 COUNTS = ["n_items", "n_truncated", "n_fallback"]

@@ -10,8 +10,8 @@ import pandas as pd
 import plotnine as p9
 
 from depthbench.artifacts import ArtifactSpec, runs_frame
-from depthbench.config import CATEGORIES
 from depthbench.figures import _aspect, _theme
+from depthbench.schema import CATEGORIES
 from depthbench.tables._tasks import CATEGORY_LABELS, TASK_LABELS, categories, intervals
 
 FILES = ("nll.csv", "nll_items.parquet")

@@ -7,8 +7,8 @@ the names of the others.
 import numpy as np
 import pandas as pd
 
-from depthbench.config import CATEGORIES
 from depthbench.errors import UserError
+from depthbench.schema import CATEGORIES
 from depthbench.stats import PERCENTILES, resampled_ratios
 
 TASK_LABELS = {

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from depthbench.artifacts import ArtifactSpec
-from depthbench.config import CATEGORIES
+from depthbench.schema import CATEGORIES
 from depthbench.stats import PERCENTILES
 from depthbench.tables._measured import measured, resampled
 from depthbench.tables._tasks import TASK_LABELS, categories
