@@ -17,7 +17,7 @@ MICRO = ("--config", "study=micro")
 CALL = ("--jobs", "4", "--keep-going", "--rerun-incomplete", *MICRO)
 KILLS = 30
 LONGEST = 30.0  # seconds between two
-SECONDS_DOWN = 12  # Slurm misses only jobs that began 10 s (BatchStartTimeout) before a node is back
+SECONDS_DOWN = 25  # Slurm misses only jobs that began 20 s before a node is back
 TARGETS = ("rank", "inner", "outer", "node")
 
 
