@@ -84,6 +84,9 @@ def _cross_check(config: Config) -> Iterator[str]:
     for name, design in config.designs.items():
         if (residual := design.residual or name) not in DESIGNS:
             yield f"designs.{name}: no file residuals/{residual}.py; known: {', '.join(DESIGNS)}"
+        for key, only in (("init", "mhc"), ("hc_readout", "hc")):
+            if key in design.model_fields_set and residual != only:
+                yield f"designs.{name}.{key}: a key of residual {only}, not of {residual}; take it out"
     by_scale = {f"by_scale.{name}": request for name, request in config.resources.by_scale.items()}
     for name, request in {"default": config.resources.default, **by_scale}.items():
         if request.gpu % request.nodes:
@@ -105,6 +108,12 @@ def _cross_check(config: Config) -> Iterator[str]:
 
 
 def _check_study(config: Config, where: str, study: Study) -> Iterator[str]:
+    if not study.suites:
+        yield f"{where}.suites: declare at least one"
+    for suite_name, parts in study.suites.items():
+        if any(part.recipe for part in parts):
+            # tables and figures would show two recipes as one
+            yield f"{where}.suites.{suite_name}.recipe: only control suites take another recipe; put it under controls"
     if study.recipe not in config.recipes:
         yield f"{where}.recipe: {study.recipe!r} is not declared; known: {', '.join(config.recipes)}"
     if study.corpus not in config.corpora:

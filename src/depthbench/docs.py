@@ -1,10 +1,11 @@
 """What is generated in the documentation: `python -m depthbench.docs [--check]`.
 
-The configuration's JSON Schema and its table of keys come from `config.py`, the results in README.md from
+The configuration's JSON Schema and its table of keys come from `schema.py`, the results in README.md from
 `docs/demo/losses.csv`, the table of the demo's own run.
 """
 
 import csv
+import inspect
 import json
 import sys
 import typing
@@ -37,7 +38,7 @@ def page() -> str:
 
 
 def _tables(model: type[BaseModel], where: str, seen: set[type]) -> Iterator[str]:
-    yield f"\n## {where or 'Top level'}\n\n{(model.__doc__ or '').strip()}\n"
+    yield f"\n## {where or 'Top level'}\n\n{inspect.cleandoc(model.__doc__ or '')}\n"
     yield "| key | type | default | meaning |\n| --- | --- | --- | --- |"
     inner: list[tuple[type[BaseModel], str]] = []
     for name, field in model.model_fields.items():

@@ -28,6 +28,7 @@ def main() -> None:
     """Run the command line; the status is that of the first process that did not end well."""
     parser = argparse.ArgumentParser("python -m depthbench.launch", description="Train on all GPUs of this job.")
     parser.add_argument("--ranks", type=int, help="processes on each node; default: its GPUs, one without any")
+    parser.add_argument("--most", type=int, help="GPUs to take at most, over all nodes; 0: one process")
     parser.add_argument("command", choices=["train"], help="of depthbench")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of that command")
     asked = parser.parse_args()
@@ -36,7 +37,7 @@ def main() -> None:
     try:
         if to_spread(os.environ):
             spread(sys.argv[1:])
-        ranks = ranks_here(asked.ranks)
+        ranks = ranks_here(asked.ranks, asked.most)
         if ranks * node_count(os.environ) > 1:
             raise SystemExit(watch([asked.command, *asked.arguments], ranks))
     except UserError as error:
@@ -48,8 +49,10 @@ def main() -> None:
     depthbench.main()
 
 
-def ranks_here(asked: int | None) -> int:
+def ranks_here(asked: int | None, most: int | None = None) -> int:
     """Return the number of processes of this node: as asked for, else what Slurm gave, else the GPUs, else one.
+
+    `most` limits the GPUs where Slurm did not count them: what the job wants of a machine with more.
 
     Raises:
         UserError: E-GPU if PyTorch cannot use as many GPUs.
@@ -61,7 +64,8 @@ def ranks_here(asked: int | None) -> int:
         # a run of days would go on unnoticed on the CPU
         remedy = "install a build of PyTorch for them, or train on the CPU with --ranks 1"
         raise UserError("E-GPU", f"Slurm gave {given} GPUs, PyTorch can use {there}; {remedy}")
-    ranks = asked if asked is not None else given or there or 1
+    free = there if most is None else min(there, most // node_count(os.environ))
+    ranks = asked if asked is not None else given or free or 1
     if ranks < 1 or 0 < there < ranks:
         remedy = f"ask for {there} or fewer" if ranks > 1 else "ask for one or more"
         raise UserError("E-GPU", f"{ranks} processes asked for, PyTorch can use {there} GPUs; {remedy}")

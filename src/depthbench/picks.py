@@ -10,7 +10,9 @@ from typing import Any
 from depthbench import runs
 from depthbench.config import lookup_rate
 from depthbench.runs import Run
-from depthbench.schema import Config
+from depthbench.schema import CATEGORIES, Config
+
+CATEGORIZED = {task for tasks in CATEGORIES.values() for task in tasks}
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,8 @@ class Pick:
     """The runs of one suite that an artifact needs; no designs: all of them.
 
     Without `files` it shows what is planned for them (shape, rate, tokens) and reads no result. `like` names a
-    suite: only runs at scales and shapes of its runs are needed. `scored`: only runs that are scored on tasks are.
+    suite: only runs at scales and shapes of its runs are needed. `scored`: only runs that are scored on a task of
+    some category are.
     """
 
     suite: str
@@ -38,7 +41,7 @@ def select(config: Config, picks: list[Pick]) -> list[Run]:
             shapes = {run.shape for run in views.get(pick.like, [])}
             named = [run for run in named if run.shape in shapes]
         if pick.scored:
-            named = [run for run in named if runs.evaluation_spec(config, run).tasks]
+            named = [run for run in named if CATEGORIZED & set(runs.evaluation_spec(config, run).tasks)]
         found.update(named)
     return sorted(found, key=lambda run: run.path)
 

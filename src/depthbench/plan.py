@@ -14,7 +14,7 @@ from depthbench.schema import Config
 
 # Dense bfloat16 peak [FLOP/s] by the maker's data sheets.
 PEAKS = {"A100": 312e12, "H100": 989.5e12, "H200": 989.5e12}
-WEIGHT_BYTES = {"float32": 4, "bfloat16": 2}
+WEIGHT_BYTES = {None: 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True)

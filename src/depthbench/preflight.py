@@ -15,7 +15,9 @@ import signal
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Self
+
+from pydantic import Field, model_validator
 
 from depthbench import runs
 from depthbench.errors import UserError
@@ -49,7 +51,13 @@ class PreflightSpec(Spec):
     """All cases of a study."""
 
     recipes: dict[str, Recipe]
-    cases: list[Case]
+    cases: list[Case] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _known_recipes(self) -> Self:
+        if strangers := sorted({case.recipe for case in self.cases} - set(self.recipes)):
+            raise ValueError(f"recipes has no {strangers[0]!r}, which a case names")
+        return self
 
 
 def spec(config: Config) -> PreflightSpec:
@@ -134,7 +142,7 @@ def _keys(case: Case, recipe: Recipe) -> dict[str, Any]:
         **{key: getattr(model, key) for key in ("d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size")},
         "recipe": case.recipe,
         "n_blocks": N_BLOCKS,
-        "master": recipe.precision.master,
+        "master": recipe.precision.master or "float32",
         "compute": recipe.precision.compute,
     }
 
@@ -159,7 +167,8 @@ def _steps(case: Case, recipe: Recipe, kernels: str) -> dict[str, Any]:
         store_bfloat16(model)
     loss_of = train.Loss(model, recipe.precision.compute)
     optimizer = optim.build(model, model.residual.no_decay, recipe.optimizer)
-    optimizer.param_groups[0]["lr"] = 1e-3
+    for group in optimizer.param_groups:
+        group["lr"] = 1e-3
     on_cpu = at.type == "cpu"
     size = (1, min(recipe.sequence_length, CPU_TOKENS)) if on_cpu else (case.micro_batch, recipe.sequence_length)
     tokens = torch.randint(model.cfg.vocab_size, size, generator=torch.Generator().manual_seed(0)).to(at)

@@ -128,9 +128,14 @@ class Schedule(Strict):
 class Precision(Strict):
     """Types of the numbers: of the weights with their moments, and of the computation."""
 
-    master: Literal["float32", "bfloat16"] = Field(
-        "float32", description="of the weights; bfloat16 keeps those in float32 that the design names"
-    )
+    # float32 is none: it is no change of the specs that were written before there was another
+    master: Annotated[
+        Literal["bfloat16"] | None,
+        BeforeValidator(
+            lambda value: None if value == "float32" else value,
+            json_schema_input_type=Literal["float32", "bfloat16"] | None,
+        ),
+    ] = Field(None, description="of the weights; none: float32; bfloat16 leaves those in float32 that the design names")
     compute: Literal["float32", "bfloat16"]
 
     @model_validator(mode="after")
@@ -254,7 +259,9 @@ class Suite(Strict):
         "own", description="`own`: the declared rate; `grid`: the sweep; or rates"
     )
     seeds: list[Index] = Field([0], min_length=1)
-    recipe: Name | None = Field(None, description="another recipe than the study's; stands in the path of the runs")
+    recipe: Name | None = Field(
+        None, description="another recipe than the study's, control suites only; stands in the path of the runs"
+    )
 
 
 Suites = dict[
@@ -295,8 +302,11 @@ def check_templates(name: TaskName, task: Task) -> Iterator[str]:
             if field not in TASK_FIELDS[name] or form or conversion:
                 written = (field or "") + f"!{conversion}" * bool(conversion) + f":{form}" * bool(form)
                 yield f"{where}: no field {{{written}}}; known: {', '.join(TASK_FIELDS[name])}"
+        fields = [field for _, field, _, _ in parts]
         if key == "continuation" and not parts:
             yield f"{where}: names no field, so every item would have the same answer"
+        elif "choice" in TASK_FIELDS[name] and ("choice" in fields) != (key == "continuation"):
+            yield f"{where}: {{choice}} belongs into the continuation, and only there"
 
 
 class Tasks(Strict):

@@ -44,9 +44,10 @@ def slurm(name: str, resources: Mapping[str, Any], signal_delay: int) -> dict[st
         "signal_delay_s": signal_delay,
         "stderr_to_stdout": True,
         "srun_args": [option.format(cores=cores) for option in STEP],
-        # some sites do not requeue unless asked
-        "additional_parameters": {"requeue": True, **extra(str(resources.get("slurm_extra") or ""))},
+        "additional_parameters": extra(str(resources.get("slurm_extra") or "")),
     }
+    if "no-requeue" not in asked["additional_parameters"]:
+        asked["additional_parameters"]["requeue"] = True  # some sites do not unless asked
     if memory := _count(resources, "mem_mb", 0):
         asked["mem"] = f"{memory}MB"
     if gpus := _gpus(resources):

@@ -39,11 +39,11 @@ def formula(carried, f, w, gain, *routing, iters=ITERS, sinkhorn_eps=SINKHORN_EP
     return torch.einsum("btos,btsd->btod", R, H), w_next, y
 
 
-def inputs(m, d, generator):
+def inputs(m, d, generator, tokens=(2, 3)):
     n = m * m + 2 * m
     own = [
         torch.randn(s, generator=generator)
-        for s in [(2, 3, m, d), (2, 3, d), (2, 3, m), (d,), (m * d, n), (n,), (), (), ()]
+        for s in [(*tokens, m, d), (*tokens, d), (*tokens, m), (d,), (m * d, n), (n,), (), (), ()]
     ]
     own[4] /= (m * d) ** 0.5  # logits of order 1
     return own
@@ -62,6 +62,17 @@ def boundary(path, iters=ITERS, sinkhorn_eps=SINKHORN_EPS):
 @pytest.mark.parametrize(("m", "d"), [(4, 12), (4, 76), (2, 5), (3, 40), (1, 6)])
 def test_matches_the_formula(path, m, d, generator):
     assert max(worst_errors(boundary(path), formula, inputs(m, d, generator))) < 1e-13
+
+
+@PATHS
+def test_a_single_token_and_a_second_backward(path, generator):
+    """What backward walks through is a copy of what it keeps, also where a transpose is a view."""
+    own = inputs(4, 12, generator, tokens=(1, 1))
+    assert max(worst_errors(boundary(path), formula, own)) < 1e-13
+    leaves = [leaf.double().requires_grad_() for leaf in own]
+    total = sum(out.sum() for out in boundary(path)(*leaves))
+    first, second = (torch.autograd.grad(total, leaves, retain_graph=True) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 @PATHS

@@ -39,6 +39,11 @@ def test_what_slurm_would_misread_is_refused(resources):
         asked(**resources)
 
 
+def test_a_job_is_requeued_unless_it_says_otherwise():
+    assert asked()["additional_parameters"] == {"requeue": True}
+    assert asked(slurm_extra="--no-requeue")["additional_parameters"] == {"no-requeue": True}
+
+
 def test_extra_options_keep_their_quotes():
     assert request.extra("--exclusive --comment='a b' --mail-type=END") == {
         "exclusive": True,

@@ -51,3 +51,9 @@ def test_runs_of_the_main_suite_are_scored(raw, study, scored, limit):
     assert set(asked) <= set(runs.suites(loaded)["main"])
     assert {task.limit for run in asked for task in specs[run].tasks.values()} <= {limit}
     assert picks.select(loaded, [picks.Pick("main", scored=True)]) == sorted(asked, key=lambda run: run.path)
+
+
+def test_accuracy_alone_is_in_no_category(raw):
+    raw["studies"]["tiny"]["evaluate"] = {"tasks": ["arc_easy"]}
+    loaded = config.load({**raw, "study": "tiny"})
+    assert picks.select(loaded, [picks.Pick("main", scored=True)]) == []

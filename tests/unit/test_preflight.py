@@ -88,6 +88,22 @@ def test_a_parameter_without_a_gradient_is_a_failure(raw, monkeypatch):
         preflight._steps(wanted.cases[0], wanted.recipes["micro"], "eager")
 
 
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ('{"recipes": {}, "cases": []}', "cases"),
+        (
+            '{"recipes": {}, "cases": [{"design": "preln", "shapes": ["L2 d16"], "recipe": "q", "model": {},'
+            ' "micro_batch": 1}]}',
+            "recipes has no 'q'",
+        ),
+    ],
+)
+def test_a_spec_that_makes_no_sense_is_told(spec, words):
+    with pytest.raises(UserError, match=rf"E-SPEC .*{words}"):
+        preflight.PreflightSpec.read(spec)
+
+
 def end(how):
     if how == "killed":
         os.kill(os.getpid(), signal.SIGKILL)

@@ -174,6 +174,16 @@ def test_as_many_processes_as_asked_for_or_given_or_there(monkeypatch, asked, gi
     assert launch.ranks_here(asked) == expected
 
 
+@pytest.mark.parametrize(
+    ("most", "nodes", "there", "expected"), [(0, 1, 4, 1), (1, 1, 4, 1), (4, 1, 8, 4), (4, 1, 2, 2), (8, 2, 8, 4)]
+)
+def test_no_more_gpus_than_the_job_wants(monkeypatch, most, nodes, there, expected):
+    """A machine without Slurm gives all it has: the demo's four sequences would not go round eight GPUs."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", str(nodes))
+    assert launch.ranks_here(None, most) == expected
+
+
 @pytest.mark.parametrize("there", [0, 1])
 def test_gpus_that_pytorch_cannot_use_are_an_error(monkeypatch, there):
     """A build without CUDA in a job with GPUs would train for days on the CPU."""

@@ -28,5 +28,5 @@ rule train:
         data=DATA,
         folder=subpath(output.run, parent=True),
     shell:
-        "python -m depthbench.launch train --spec {params.spec:q} --data {params.data:q} --out {params.folder:q}"
+        "python -m depthbench.launch --most {resources.gpu} train --spec {params.spec:q} --data {params.data:q} --out {params.folder:q}"
         " --kernels {resources.kernels} --micro-batch {resources.micro_batch} > {log:q} 2>&1"

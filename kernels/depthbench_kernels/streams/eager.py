@@ -200,7 +200,8 @@ class _MHCBoundary(torch.autograd.Function):
             du, dgain = norm_backward(dy.to(wide), u, rstd, gain.to(wide))
             dmixed = torch.cat([du.unsqueeze(1), dcarried.to(wide)], 1)
             dM = torch.bmm(dmixed, streams.transpose(1, 2)).flatten(1).T.contiguous()
-            coefficients = M.flatten(1).T.contiguous()
+            # a copy also for a single token, of which the transpose is contiguous: R is overwritten below
+            coefficients = M.flatten(1).T.clone(memory_format=torch.contiguous_format)
             read, R = coefficients[:m], coefficients[m:].view(m, m, -1)
             dlogits = torch.empty_like(z)
             dlogits[:m] = dM[:m] * read * (1 - read)

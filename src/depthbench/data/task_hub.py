@@ -78,7 +78,11 @@ def _files(task: str, path: str) -> list[Path]:
     folder = given if given.is_dir() else _snapshot(task, path)
     patterns = list(_patterns(task, folder))
     for places in patterns:
-        if found := sorted({file for place in places for file in folder.glob(place) if file.suffix in SUFFIXES}):
+        try:
+            found = sorted({file for place in places for file in folder.glob(place) if file.suffix in SUFFIXES})
+        except (NotImplementedError, ValueError) as error:  # an absolute path, an empty one, a ** in a name
+            raise _error(task, path, f"README.md: its data_files cannot be followed ({error})") from None
+        if found:
             return found
     raise _error(task, path, f"no file {' or '.join(itertools.chain(*patterns))}")
 
@@ -91,7 +95,7 @@ def _patterns(task: str, folder: Path) -> Iterator[list[str]]:
         configs = DatasetCard.load(card).data.get("configs") if card.is_file() else None
     except Exception as error:  # the library and its YAML reader raise what they like
         raise _error(task, str(folder), f"README.md cannot be read ({' '.join(str(error).split()):.200})") from None
-    named = [c for c in configs or [] if isinstance(c, dict) and c.get("config_name") in (of.name, "default")]
+    named = [c for c in _as_list(configs) if isinstance(c, dict) and c.get("config_name") in (of.name, "default")]
     if not named:
         yield from ([f"{of.name}.csv"], [f"{of.name}/{of.split}*"], [f"data/{of.split}*"], [f"{of.split}*"])
         return

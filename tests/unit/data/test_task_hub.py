@@ -264,6 +264,20 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path, name):
         items.raw_items("gsm8k", str(tmp_path))
 
 
+@pytest.mark.parametrize("files", ["/abs/test.jsonl", "''", "'a**b'"])
+def test_a_card_that_leads_nowhere_is_told(tmp_path, files):
+    card = f"---\nconfigs:\n- config_name: main\n  data_files: {files}\n---\n"
+    (tmp_path / "README.md").write_text(card)
+    with pytest.raises(UserError, match=r"^E-HUB .*README\.md: its data_files cannot be followed"):
+        items.raw_items("gsm8k", str(tmp_path))
+
+
+def test_a_card_without_configurations_is_passed_over(tmp_path):
+    (tmp_path / "README.md").write_text("---\nconfigs: 3\n---\n")
+    write(tmp_path, "test.jsonl", [{"question": "q", "answer": "a"}])
+    assert items.raw_items("gsm8k", str(tmp_path))[0]["answer"] == "a"
+
+
 def test_a_folder_without_the_split_is_told(tmp_path):
     write(tmp_path, "train.jsonl", [{"question": "q", "answer": "a"}])
     with pytest.raises(UserError, match=r"^E-HUB .*\(main, test\): no file main\.csv or main/test\* or data/test\*"):
