@@ -7,27 +7,16 @@ interval are those of `losses`.
 import pandas as pd
 
 from depthbench.artifacts import ArtifactSpec
-from depthbench.tables.losses import losses
+from depthbench.tables import losses
 
 FILES = ("validation.csv", "validation_docs.parquet")
 COLUMNS = [
     *("design", "label", "scale", "n_layers", "d_model", "lr", "seed", "status"),
     *("loss", "loss_lo", "loss_hi", "run_id"),
 ]
-PRINTED = {
-    "label": ("Design", "{}"),
-    "scale": ("Scale", "{}"),
-    "n_layers": ("L", "{}"),
-    "d_model": ("d", "{}"),
-    "lr": ("Rate", "{}"),
-    "seed": ("Seed", "{}"),
-    "status": ("Status", "{}"),
-    "loss": ("Loss [nats/token]", "{:.4f}"),
-    "loss_lo": ("2.5 %", "{:.4f}"),
-    "loss_hi": ("97.5 %", "{:.4f}"),
-}
+PRINTED = {column: losses.PRINTED[column] for column in COLUMNS if column in losses.PRINTED}
 
 
 def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
     """Return one row per run in display order; diverged and missing runs are kept with empty values."""
-    return losses(frames, spec)[COLUMNS]
+    return losses.losses(frames, spec)[COLUMNS]

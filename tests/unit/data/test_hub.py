@@ -5,12 +5,11 @@ import socket
 import subprocess
 import sys
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from urllib.parse import unquote, urlsplit
 
 import hub_folder
 import pytest
+from hub_server import HubServer, serving
 
 from depthbench.data import hub
 from depthbench.errors import UserError
@@ -126,21 +125,8 @@ def test_a_missing_column_and_a_broken_file_are_refused(folder):
     refused(lambda: fetched(data_spec(folder)), "sample/small/a.parquet cannot be read")
 
 
-class Server(BaseHTTPRequestHandler):
+class Server(HubServer):
     """As much of the hub as is asked for: data-set info, file tree, files; `folder` is set by the test."""
-
-    commit = "c" * 40
-
-    def log_message(self, *_):
-        pass
-
-    def answer(self, body, status=200, **headers):
-        self.send_response(status)
-        for name, value in ({"Content-Length": len(body), "X-Repo-Commit": self.commit} | headers).items():
-            self.send_header(name.replace("_", "-"), str(value))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
 
     def do_GET(self):
         self.asked.append(path := unquote(urlsplit(self.path).path))
@@ -153,11 +139,9 @@ class Server(BaseHTTPRequestHandler):
             data = (self.folder / path.split("/", 6)[6]).read_bytes()
             self.answer(data, ETag=f'"{hashlib.sha256(data).hexdigest()}"')
         elif path.startswith("/api/datasets/org/gated"):
-            self.answer(b"{}", 403, X_Error_Code="GatedRepo", X_Error_Message="Access to this data set is restricted.")
+            self.answer_gated()
         else:
             self.answer(b"{}", 404, X_Error_Code="RepoNotFound")
-
-    do_HEAD = do_GET  # noqa: N815
 
     def entry(self, file):
         checksum = "0" * 64 if file.name in self.forged else hashlib.sha256(file.read_bytes()).hexdigest()
@@ -168,12 +152,8 @@ class Server(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(folder):
-    handler = type("Handler", (Server,), {"folder": folder, "asked": [], "forged": ()})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
-        Thread(target=running.serve_forever, daemon=True).start()
-        handler.url = f"http://127.0.0.1:{running.server_port}"
-        yield handler
-        running.shutdown()
+    with serving(Server, folder=folder, forged=()) as running:
+        yield running
 
 
 @pytest.fixture

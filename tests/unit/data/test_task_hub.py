@@ -9,13 +9,12 @@ import re
 import subprocess
 import sys
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hub_server import HubServer, serving
 
 from depthbench.data import archives, items, task_hub
 from depthbench.errors import UserError
@@ -106,13 +105,8 @@ def read_elsewhere(cache, task="gsm8k", path="some/set", **env):
 FILES = {"README.md": b"# made up", "main/test.jsonl": b'{"question": "q", "answer": "a"}\n', "weights.bin": b"x"}
 
 
-class Server(BaseHTTPRequestHandler):
+class Server(HubServer):
     """As much of the hub as is asked for: data-set info and files of `some/set`; every other set is gated."""
-
-    commit = "c" * 40
-
-    def log_message(self, *_):
-        pass
 
     def do_GET(self):
         path = unquote(urlsplit(self.path).path)
@@ -127,27 +121,13 @@ class Server(BaseHTTPRequestHandler):
             data = FILES[path.removeprefix(prefix)]
             self.answer(data, ETag=f'"{hashlib.sha256(data).hexdigest()}"')
         else:
-            self.answer(b"{}", 403, X_Error_Code="GatedRepo", X_Error_Message="Access to this data set is restricted.")
-
-    do_HEAD = do_GET  # noqa: N815
-
-    def answer(self, body, status=200, **headers):
-        self.send_response(status)
-        for name, value in ({"Content-Length": len(body), "X-Repo-Commit": self.commit} | headers).items():
-            self.send_header(name.replace("_", "-"), str(value))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
+            self.answer_gated()
 
 
 @pytest.fixture
 def server():
-    handler = type("Handler", (Server,), {"asked": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
-        Thread(target=running.serve_forever, daemon=True).start()
-        handler.url = f"http://127.0.0.1:{running.server_port}"
-        yield handler
-        running.shutdown()
+    with serving(Server) as running:
+        yield running
 
 
 def test_a_data_set_comes_from_the_hub_and_then_from_the_cache(tmp_path, server):
