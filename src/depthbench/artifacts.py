@@ -164,12 +164,14 @@ def read(files: Iterable[Path], spec: ArtifactSpec) -> dict[str, pd.DataFrame]:
 
 
 def _owner(path: Path, spec: ArtifactSpec) -> tuple[str, str]:
-    run, name = "/".join(path.parts[-4:-1]), path.name
-    if name in spec.files and name in OF_THE_DATA:
-        return "", name
-    if name not in spec.files or run not in spec.present:
-        raise UserError("E-RUN", f"{path}: not a file of the runs that this artifact shows; leave it out")
-    return run, name
+    if path.name in OF_THE_DATA and path.name in spec.files:
+        return "", path.name
+    # A file of a run stands in its folder, that of an analysis one deeper.
+    for depth in (1, 2):
+        run, name = "/".join(path.parts[-3 - depth : -depth]), "/".join(path.parts[-depth:])
+        if name in spec.files and run in spec.present:
+            return run, name
+    raise UserError("E-RUN", f"{path}: not a file of the runs that this artifact shows; leave it out")
 
 
 def _read_one(path: Path, name: str, expected: str) -> pd.DataFrame:

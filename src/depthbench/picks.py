@@ -21,7 +21,7 @@ class Pick:
 
     Without `files` it shows what is planned for them (shape, rate, tokens) and reads no result. `like` names a
     suite: only runs at scales and shapes of its runs are needed. `scored`: only runs that are scored on a task of
-    some category are.
+    some category are. `depths` and `lr`: only runs of these depths, at this rate.
     """
 
     suite: str
@@ -29,6 +29,8 @@ class Pick:
     files: bool = True
     like: str | None = None
     scored: bool = False
+    depths: tuple[int, ...] = ()
+    lr: str | None = None
 
 
 def select(config: Config, picks: list[Pick]) -> list[Run]:
@@ -40,6 +42,10 @@ def select(config: Config, picks: list[Pick]) -> list[Run]:
         if pick.like is not None:
             shapes = {run.shape for run in views.get(pick.like, [])}
             named = [run for run in named if run.shape in shapes]
+        if pick.depths:
+            named = [run for run in named if run.n_layers in pick.depths]
+        if pick.lr is not None:
+            named = [run for run in named if run.lr == pick.lr]
         if pick.scored:
             named = [run for run in named if CATEGORIZED & set(runs.evaluation_spec(config, run).tasks)]
         found.update(named)

@@ -16,6 +16,13 @@ from pydantic import TypeAdapter, ValidationError
 from depthbench import runs
 from depthbench.model.config import ModelConfig
 
+
+def _analysis(**columns: str) -> dict[str, str]:
+    """Return the types of the table of a layer analysis."""
+    return dict.fromkeys(("run_id", "data_id", "calib_id", "status"), "str") | columns
+
+
+CURVE = {**dict.fromkeys(("tau", "fraction", "lo", "hi"), "float64"), "is_paper": "boolean", "reason": "str"}
 # The columns that artifacts use, and their types. A diverged run has no loss and no documents. `base_params` is
 # the size of Pre-LN of the run's shape.
 COLUMNS = {
@@ -35,32 +42,70 @@ COLUMNS = {
     | {"n_tokens": "int64", "nll_sum": "float64"},
     "arc.csv": dict.fromkeys(("run_id", "status", "reason", "items_id"), "str")
     | dict.fromkeys(("acc", "acc_norm", "acc_norm_lo", "acc_norm_hi", "chance"), "float64"),
+    "analysis/angular.csv": _analysis(layer="Int64", n="Int64", distance="float64", lo="float64", hi="float64"),
+    "analysis/causal.csv": _analysis(skip_mode="str", skipped="Int64", layer="Int64", score="float64"),
+    "analysis/causal_summary.csv": _analysis(skip_mode="str", n_pairs="Int64", n_undefined="Int64", **CURVE),
+    "analysis/permutation.csv": _analysis(layer_a="Int64", layer_b="Int64", score="float64", signed="float64"),
+    "analysis/permutation_summary.csv": _analysis(n_pairs="Int64", n_undefined="Int64", **CURVE),
+    "analysis/pathway.csv": _analysis(source="Int64", target="Int64", weight="float64", weight_abs="float64"),
+    "analysis/block_mix.csv": _analysis(
+        sublayer="Int64", is_border="boolean", n_sources="Int64", alpha="float64", beta="float64"
+    ),
+    "analysis/block_mix_summary.csv": _analysis(dead_sublayers="Int64", dead_layers="Int64"),
+    "analysis/prune.csv": _analysis(
+        **{"skip_mode": "str", "skipped": "Int64", "n_items": "Int64"},
+        **dict.fromkeys(("drop", "drop_raw", "drop_lo", "drop_hi", "acc_norm_full", "chance"), "float64"),
+    ),
+    "analysis/logitlens.csv": _analysis(layer="Int64", kl="float64", top1="float64", lo="float64", hi="float64"),
+    "analysis/transport.csv": _analysis(
+        n_sublayers="Int64",
+        **dict.fromkeys(("effective_rank", "effective_rank_lo", "effective_rank_hi"), "float64"),
+        **dict.fromkeys(
+            ("cos_rows", "cos_cols", "sigma_1", "sigma_2", "sigma_3", "sigma_4", "dist_uniform"), "float64"
+        ),
+    ),
     "manifest.json": {"task": "str"}
     | dict.fromkeys(("n_items", "n_items_short", "n_items_hit", "n_docs_hit"), "Int64")
     | {"action": "str"},
 }
 OF_THE_DATA = ("manifest.json",)  # not of a run
 SCORED = ("ok", "diverged", "not_requested", "not_available", "failed")
+# `approximate`: pathway weights that leave out gains or centring; `too_shallow`: a model without a pair of blocks.
+ANALYZED = ("ok", "approximate", "diverged", "not_requested", "not_applicable", "too_shallow")
 ARROW = {"str": pa.string(), "int64": pa.int64(), "float64": pa.float64()}
 T = TypeVar("T")
 
 
-def _read_csv(path: Path, states: tuple[str, ...]) -> pd.DataFrame:
-    """Return the rows of a summary, whose `status` is one of `states`; a row that is ok has all its numbers."""
+def _typed_csv(path: Path, types: dict[str, str], states: tuple[str, ...]) -> pd.DataFrame:
+    """Return the rows of a summary, whose `status` is one of `states`."""
     text = path.read_text(encoding="utf-8")
-    types = COLUMNS[path.name]
     if not text.endswith("\n"):
         raise ValueError("it is cut short")
     # Without this a data_id such as "NA" would be read as missing.
-    empty = {column: [""] for column, kind in types.items() if kind in ("float64", "Int64")}
+    empty = {column: [""] for column, kind in types.items() if kind in ("float64", "Int64", "boolean")}
     frame = pd.read_csv(io.StringIO(text), dtype=types, usecols=list(types), keep_default_na=False, na_values=empty)
-    for _, row in frame.iterrows():
-        if row["status"] not in states:
-            raise ValueError(f"status is {row['status']!r}, must be {', '.join(states[:-1])} or {states[-1]}")
-        # Of fewer than 5 items the interval is empty.
-        numbers = [c for c, kind in types.items() if kind == "float64" and not c.endswith(("lo", "hi"))]
-        if row["status"] == "ok" and (bad := [c for c in numbers if not math.isfinite(row[c])]):
+    if strange := [state for state in frame["status"].unique() if state not in states]:
+        raise ValueError(f"status is {strange[0]!r}, must be {', '.join(states[:-1])} or {states[-1]}")
+    return frame
+
+
+def _read_csv(path: Path, states: tuple[str, ...]) -> pd.DataFrame:
+    """Return the rows of a summary; one that is ok has all its numbers."""
+    types = COLUMNS[path.name]
+    frame = _typed_csv(path, types, states)
+    # Of fewer than 5 items the interval is empty.
+    numbers = [c for c, kind in types.items() if kind == "float64" and not c.endswith(("lo", "hi"))]
+    for _, row in frame[frame["status"] == "ok"].iterrows():
+        if bad := [c for c in numbers if not math.isfinite(row[c])]:
             raise ValueError(f"{bad[0]} is {row[bad[0]]} though status is ok")
+    return frame
+
+
+def _read_analysis(path: Path) -> pd.DataFrame:
+    """Return the table of a layer analysis: at least one row, of one calibration set and one status."""
+    frame = _typed_csv(path, COLUMNS[f"analysis/{path.name}"], ANALYZED)
+    if frame.empty or frame[["calib_id", "status"]].drop_duplicates().shape[0] > 1:
+        raise ValueError("it must have rows, all of one calibration set and one status")
     return frame
 
 
@@ -182,5 +227,6 @@ READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
     "nll.csv": _read_nll,
     "nll_items.parquet": _read_parquet,
     "arc.csv": _read_arc,
+    **{name: _read_analysis for name in COLUMNS if name.startswith("analysis/")},
     "manifest.json": _read_manifest,
 }

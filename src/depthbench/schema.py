@@ -67,6 +67,7 @@ Origin = Literal["wiki_leads", "boolq", "squad", "drop", "qasper", "sciriff"]
 ParquetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\.parquet$")]
 Family = Literal["baseline", "norm", "multi-stream", "cross-layer"]
 TaskName = Literal["mbpp", "humaneval", "sciq", "gpqa", "gsm8k", "math500", "arc_easy"]
+AnalysisName = Literal["angular", "causal", "permutation", "pathway", "block_mix", "prune", "logitlens", "transport"]
 CATEGORIES: dict[str, tuple[TaskName, TaskName]] = {
     "coding": ("mbpp", "humaneval"),
     "stem": ("sciq", "gpqa"),
@@ -336,6 +337,20 @@ class Evaluation(Strict):
     ] = Field({}, description="first items to take, by task or `default`; one value stands for all")
 
 
+class Depths(Strict):
+    """The depths of the suite `main` that figures of layer analyses show."""
+
+    one: Count = Field(description="where designs are compared")
+    three: list[Count] = Field(description="from shallow to deep, where each design is shown", min_length=1)
+
+
+class CalibrationSize(Strict):
+    """The held-out text that layer analyses read."""
+
+    documents: Count = Field(description="of at least that many tokens")
+    tokens: Annotated[Count, Field(ge=2)] = Field(description="of each document")
+
+
 class Study(Strict):
     """What is trained and drawn together."""
 
@@ -348,6 +363,9 @@ class Study(Strict):
     evaluate: Evaluation = Field(
         {}, validate_default=True, description="tasks that runs of the suite `main` are scored on"
     )
+    depths: Depths
+    common_lr: Rate = Field(description="rate at which a figure compares all designs")
+    calibration: CalibrationSize
     bootstrap: Count = Field(description="resamples of an interval")
 
 

@@ -60,11 +60,35 @@ def resampled_ratios(
     all models, so a difference within it is paired. Fewer than 5 units give nan.
     """
     num, den = np.asarray(numerators, np.float64), np.asarray(denominator, np.float64)
+    sums = resampled_sums(np.vstack([num, den]), strata, resamples, seed)
+    return sums[:, :-1] / sums[:, -1:]
+
+
+def ratio_intervals(
+    numerators: ArrayLike, denominators: ArrayLike, strata: ArrayLike, resamples: int, seed: int = 0
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the 95 % interval of sum(numerator) / sum(denominator) of each row, both (rows, units).
+
+    Rows without a denominator, or of fewer than 5 units, have nan.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratios = resampled_sums(numerators, strata, resamples, seed) / resampled_sums(
+            denominators, strata, resamples, seed
+        )
+    lo, hi = np.percentile(ratios, PERCENTILES, axis=0)
+    return lo, hi
+
+
+def resampled_sums(values: ArrayLike, strata: ArrayLike, resamples: int, seed: int = 0) -> NDArray[np.float64]:
+    """Return the sum of each row of `values` (rows, units) in each resample, (resamples, rows).
+
+    `strata` has one entry per unit. Fewer than 5 units give nan.
+    """
+    rows = np.asarray(values, np.float64)
     names, stratum = np.unique(np.asarray(strata, str), return_inverse=True)
-    assert num.shape[1:] == den.shape == stratum.shape, "one entry per unit"
-    if den.size < MIN_UNITS:
-        return np.full((resamples, len(num)), np.nan)
+    assert rows.shape[1:] == stratum.shape, "one entry per unit"
+    if stratum.size < MIN_UNITS:
+        return np.full((resamples, len(rows)), np.nan)
     order = np.argsort(stratum, kind="stable")
     sizes = tuple(np.bincount(stratum, minlength=len(names)).tolist())
-    sums = resample_counts(sizes, resamples, seed) @ np.vstack([num, den]).T[order]
-    return sums[:, :-1] / sums[:, -1:]
+    return resample_counts(sizes, resamples, seed) @ rows.T[order]

@@ -44,6 +44,7 @@ class Residual(base.Residual):
     """u_k = softmax mixture of x0 and the sums of b outputs f;  f_k = F_k(norm(u_k))."""
 
     float32_parameters = ("attn_res", "ffn_res", "final_res")
+    skip_modes = ("mask", "released")
 
     def __init__(self, cfg: ModelConfig):
         super().__init__(cfg)

@@ -30,6 +30,8 @@ class Residual:
     no_decay: tuple[str, ...] = ()  # last parts of the names of parameters without weight decay
     float32_parameters: tuple[str, ...] = ()  # parts of names that stay float32 when weights are bfloat16
     float32_stream = False  # True: the state stays float32 under autocast
+    skip_modes: tuple[str, ...] = ("mask",)  # those of `model.backbone.SKIP_MODES` that differ for this design
+    exact_pathway = True  # False: the pathway weights leave out gains or centring of norms around the sum
 
     def __init__(self, cfg: ModelConfig):
         self.cfg = cfg

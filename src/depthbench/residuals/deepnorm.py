@@ -28,6 +28,8 @@ class LayerNorm(nn.Module):
 class Residual(preln.Residual):
     """h <- LayerNorm(alpha h + F(h)),  alpha = (2 L)^(1/4)."""
 
+    exact_pathway = False
+
     def __init__(self, cfg: ModelConfig):
         super().__init__(cfg)
         self.alpha = (2 * cfg.n_layers) ** 0.25

@@ -17,6 +17,7 @@ class Residual(sandwich.Residual):
     """h <- norm_post(2 L h + F(norm(h)))."""
 
     float32_stream = True
+    exact_pathway = False
 
     def modules(self, l: int) -> dict[str, nn.Module]:
         own = super().modules(l)

@@ -29,6 +29,8 @@ class State(NamedTuple):
 class Residual(preln.Residual):
     """h <- h + F(norm(h)), attention over sequence and depth."""
 
+    skip_modes = ("mask", "released")
+
     def modules(self, l: int) -> dict[str, nn.Module]:
         own = super().modules(l)
         if l < self.cfg.n_layers - 1:

@@ -16,6 +16,8 @@ from depthbench_kernels.norms import add_norm
 class Residual(moda.Residual):
     """h <- norm_post(h + F(h)), attention over sequence and depth."""
 
+    exact_pathway = False
+
     def modules(self, l: int) -> dict[str, nn.Module]:
         return {name.replace("_norm", "_post_norm"): module for name, module in super().modules(l).items()}
 
