@@ -1,4 +1,4 @@
-"""DepthBench: config -> runs -> data -> train -> evaluate -> tables, figures -> report."""
+"""DepthBench: config -> runs -> data -> train -> evaluate, analyze -> tables, figures -> report."""
 
 from snakemake.utils import min_version
 
@@ -16,6 +16,7 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/preflight.smk"
 include: "workflow/rules/evaluate.smk"
+include: "workflow/rules/analyze.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
 

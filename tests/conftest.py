@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from depthbench import runs
+from depthbench import specs
 
 WINDOW = 32
 
@@ -18,7 +18,7 @@ class Prepared(NamedTuple):
 
     def spec(self, design="preln", **changes):
         """The spec of a run on this data: 2 layers of width 16, 30 steps of 4 windows, so 2 epochs."""
-        return runs.RunSpec.model_validate(
+        return specs.RunSpec.model_validate(
             {
                 "run_id": f"test/runs/{design}/u-d16-l2/lr1e-2-s0",
                 "version": [1, 1],
@@ -54,7 +54,7 @@ def prepared(tmp_path_factory):
         "tokenizer": {"vocab_size": 512},
         "version": 1,
     }
-    data = runs.DataSpec.model_validate(data).as_dict()
+    data = specs.DataSpec.model_validate(data).as_dict()
     for name in corpus.archives_needed(data):
         archives.fetch(name)
     shards.prepare(data, folder / "shards")

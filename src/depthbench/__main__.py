@@ -53,7 +53,7 @@ def fetch(spec: Spec, out: Annotated[Path, typer.Option(help="Record of the file
     """
     from depthbench import files
     from depthbench.data import archives, corpus, hub
-    from depthbench.runs import DataSpec
+    from depthbench.specs import DataSpec
 
     parsed = DataSpec.read(spec)
     with files.disk_errors():
@@ -76,7 +76,7 @@ def fetch_file(
     """
     from depthbench import files
     from depthbench.data import hub
-    from depthbench.runs import PartSpec
+    from depthbench.specs import PartSpec
 
     parsed = PartSpec.read(spec)
     surveyed = files.read_record(sources, {"hub"}, "E-HUB", "depthbench fetch")["hub"]
@@ -98,7 +98,7 @@ def prepare_file(
     """
     from depthbench import files
     from depthbench.data import parts
-    from depthbench.runs import PartSpec
+    from depthbench.specs import PartSpec
 
     parsed = PartSpec.read(spec)
     parts.prepare_file(
@@ -115,7 +115,7 @@ def prepare(spec: Spec, out: Annotated[Path, typer.Option(help="Folder of the pr
     """
     from depthbench.data import join, shards
     from depthbench.data.loader import manifest
-    from depthbench.runs import DataSpec
+    from depthbench.specs import DataSpec
 
     parsed = DataSpec.read(spec)
     if parsed.source == "hub":
@@ -147,7 +147,7 @@ def train(
     """
     from depthbench import ranks
     from depthbench import train as training
-    from depthbench.runs import RunSpec
+    from depthbench.specs import RunSpec
 
     with ranks.joined():
         with ranks.together():
@@ -178,7 +178,7 @@ def evaluate(
     config.yaml is scored on as many items as there, any other on all.
     """
     from depthbench.evaluate import evaluate as measure
-    from depthbench.runs import EvaluationSpec
+    from depthbench.specs import EvaluationSpec
 
     if tasks and spec:
         raise UserError("E-SPEC", "--tasks and --spec say the same; give one of them")
@@ -194,6 +194,41 @@ def evaluate(
         print(line)
     if not found.written:
         print(f"other texts than those of its training: nothing was written into {run}")
+
+
+@app.command()
+def analyze(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    data: Annotated[Path | None, typer.Option(help="Prepared data; default: what the run was trained on.")] = None,
+    only: Annotated[str, typer.Option(help="Analyses, e.g. causal,logitlens.")] = "all",
+    spec: Annotated[
+        str | None, typer.Option(help="The same as a resolved slice of the configuration, JSON; the workflow's.")
+    ] = None,
+    kernels: Kernels = "auto",
+) -> None:
+    """Measure what each layer of a run does: tables, and without --spec figures, in the folder `analysis` of the run.
+
+    Example: depthbench analyze results/tiny/runs/hc/t-d28-l16/lr1e-2-s0 --only causal,logitlens
+
+    The text and the items of ARC-Easy are as many as ./config.yaml says for the run's study.
+    """
+    from depthbench.analyze import analyze as measure
+    from depthbench.specs import AnalysisSpec
+
+    if only != "all" and spec:
+        raise UserError("E-SPEC", "--only and --spec say the same; give one of them")
+    parsed = AnalysisSpec.read(spec) if spec else people.analyses(only, run)
+    _use_kernels(kernels)
+    found = measure(run, parsed, data, complete=spec is not None)
+    for line in found.lines():
+        print(line)
+    if not found.written:
+        print(f"other texts than those of its training: nothing was written into {run}")
+    elif spec is None:
+        from depthbench import figures
+
+        for path in figures.of_one(found.tables, run / "analysis"):
+            print(path)
 
 
 @app.command()

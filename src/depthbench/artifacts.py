@@ -21,6 +21,7 @@ from depthbench import runs
 from depthbench.errors import UserError
 from depthbench.readers import COLUMNS, OF_THE_DATA, READERS
 from depthbench.schema import Family
+from depthbench.specs import spec_error
 
 # Designs are shown in the paper's order, a user's own after those of its family.
 ORDER = (
@@ -75,7 +76,7 @@ class ArtifactSpec:
         try:
             return TypeAdapter(cls).validate_json(text)
         except ValidationError as error:
-            raise runs.spec_error(error) from None
+            raise spec_error(error) from None
 
     @property
     def present(self) -> list[str]:

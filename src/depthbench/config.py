@@ -124,9 +124,8 @@ def _check_study(config: Config, where: str, study: Study) -> Iterator[str]:
         need = f"widths must be multiples of 2 x {study.n_heads} heads"
         yield f"{where}.n_heads: {study.n_heads} gives no even head size with width {', '.join(uneven)}; {need}"
     depths = sorted({depth for part in study.suites.get("main", []) for depth, _ in part.shapes})
-    if unknown := sorted({study.depths.one, *study.depths.three} - set(depths)):
-        known = ", ".join(map(str, depths)) or "none"
-        yield f"{where}.depths: {unknown[0]} is no depth of the suite main; known: {known}"
+    if depths and (unknown := sorted({study.depths.one, *study.depths.three} - set(depths))):
+        yield f"{where}.depths: {unknown[0]} is no depth of the suite main; known: {', '.join(map(str, depths))}"
     if study.recipe in config.recipes and study.calibration.tokens > config.recipes[study.recipe].sequence_length:
         T = config.recipes[study.recipe].sequence_length
         yield f"{where}.calibration.tokens: {study.calibration.tokens} is longer than a window of the recipe, {T}"

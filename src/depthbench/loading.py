@@ -13,7 +13,7 @@ from depthbench.data.loader import manifest
 from depthbench.errors import UserError
 from depthbench.model import ModelConfig, build_model
 from depthbench.model.backbone import Model
-from depthbench.runs import RunSpec
+from depthbench.specs import RunSpec
 
 KEYS = ("run_id", "status", "spec", "data", "data_id", "sha256")  # of run.json, that are read here and in evaluations
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from depthbench.errors import UserError
 
 if TYPE_CHECKING:
-    from depthbench.runs import EvaluationSpec
     from depthbench.schema import Config
+    from depthbench.specs import AnalysisSpec, EvaluationSpec
 
 
 def shapes(
@@ -134,12 +134,35 @@ def tasks(names: str, run: Path) -> EvaluationSpec:
     from depthbench import runs
     from depthbench.schema import TASK_FIELDS
 
-    known = [*TASK_FIELDS]
-    chosen = known if names == "all" else names.split(",")
+    chosen = _chosen("--tasks", "task", names, TASK_FIELDS)
+    return runs.task_spec(_config(None), chosen, _study_of(run))
+
+
+def analyses(names: str, run: Path) -> AnalysisSpec:
+    """Return the named layer analyses with the calibration set of the run's study, if it is declared, else ours."""
+    from depthbench import runs
+    from depthbench.schema import AnalysisName
+    from depthbench.specs import AnalysisSpec
+
+    chosen = _chosen("--only", "analysis", names, get_args(AnalysisName))
+    config, study = _config(None), _study_of(run)
+    declared = config.studies[study if study in config.studies else config.study]
+    scored = runs.task_spec(config, ["arc_easy"], study).tasks["arc_easy"] if "prune" in chosen else None
+    return AnalysisSpec.model_validate({"names": chosen, "calibration": declared.calibration, "arc_easy": scored})
+
+
+def _chosen(option: str, what: str, names: str, known: Iterable[str]) -> list[Any]:
+    known = [*known]
+    chosen = known if names == "all" else list(dict.fromkeys(names.split(",")))
     if strangers := [name for name in chosen if name not in known]:
-        raise UserError("E-SPEC", f"--tasks {strangers[0]!r}: no such task; known: {', '.join(known)}")
-    study = str((runs.record(run) or {}).get("run_id")).partition("/")[0]
-    return runs.task_spec(_config(None), chosen, study)
+        raise UserError("E-SPEC", f"{option} {strangers[0]!r}: no such {what}; known: {', '.join(known)}")
+    return chosen
+
+
+def _study_of(run: Path) -> str:
+    from depthbench import runs
+
+    return str((runs.record(run) or {}).get("run_id")).partition("/")[0]
 
 
 def _config(study: str | None) -> Config:

@@ -21,8 +21,8 @@ from pydantic import Field, model_validator
 
 from depthbench import runs
 from depthbench.errors import UserError
-from depthbench.runs import Spec
 from depthbench.schema import Config, Count, Optimizer, Precision
+from depthbench.specs import Spec
 
 N_BLOCKS = 2
 CPU_TOKENS = 128

@@ -1,4 +1,4 @@
-"""Suites become runs; the path of a run is its identity; its spec is the slice of config that trains it.
+"""Suites become runs; the path of a run is its identity; specs are the slices of config that its jobs are told.
 
 No torch here: a dry-run imports this module.
 """
@@ -8,37 +8,16 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
-
-from pydantic import Field, ValidationError, model_validator
+from typing import Any, get_args
 
 from depthbench.config import lookup_grid, lookup_rate
-from depthbench.errors import UserError
-from depthbench.schema import (
-    TASK_FIELDS,
-    Config,
-    Corpus,
-    Count,
-    Fraction,
-    Index,
-    Optimizer,
-    ParquetName,
-    Precision,
-    Rate,
-    Request,
-    Schedule,
-    Strict,
-    Suite,
-    Suites,
-    Task,
-    TaskName,
-    Tokenizer,
-    check_templates,
-)
+from depthbench.schema import TASK_FIELDS, AnalysisName, Config, Corpus, Request, Suite, Suites
+from depthbench.specs import AnalysisSpec, DataSpec, EvaluationSpec, PartSpec, RunSpec, TaskSpec
 
 # Raised by hand when the meaning of a stage changes; nothing else about the code makes it run again. A design has
 # its own version in the configuration.
-VERSION = {"data": 1, "train": 1, "evaluate": 2}
+VERSION = {"data": 1, "train": 1, "evaluate": 2, "analyze": 1}
+LR_EFFECT = ("preln", "lns")  # designs whose whole grid a figure shows, layer by layer
 
 PATTERN = r"[a-z][a-z0-9_]*/[a-z0-9]+(?:-[a-z][a-z0-9_]*)?-d\d+-l\d+/lr\d+e-?\d+-s\d+"
 _FIELDS = re.compile(
@@ -69,90 +48,6 @@ class Run:
         """Path below `results/<study>/runs/`; `parse` is its inverse."""
         budget = f"{self.scale}-{self.recipe}" if self.recipe else self.scale
         return f"{self.design}/{budget}-d{self.d_model}-l{self.n_layers}/lr{self.lr}-s{self.seed}"
-
-
-class Spec(Strict):
-    """A resolved slice of the configuration, handed to a job as JSON."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, what is not set left out: a new key that is none does not change the specs there are."""
-        return self.model_dump(mode="json", exclude_none=True)
-
-    def matches(self, record: Any) -> bool:
-        """Return whether plain values, as they stand in a record, are this spec."""
-        try:
-            return type(self).model_validate(record) == self
-        except ValidationError:
-            return False
-
-    @classmethod
-    def read(cls, text: str) -> Self:
-        """Read a spec from JSON.
-
-        Raises:
-            UserError: E-SPEC, one line for each problem.
-        """
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            raise spec_error(error) from None
-
-
-class DataSpec(Spec, Corpus):
-    """All that changes the prepared data."""
-
-    corpus: str
-    tokenizer: Tokenizer
-    version: Count
-
-
-class PartSpec(Spec):
-    """All that changes the token files of one parquet file of a hub corpus, its content aside."""
-
-    file: ParquetName
-    text_column: str
-    id_column: str | None = None
-    val_fraction: Fraction  # 0: all of it is training text, 1: all of it is held out
-    decontaminate: Literal["drop", "count", "off"]
-    tokenizer: Tokenizer
-    version: Count
-
-
-class RunSpec(Spec):
-    """All that changes a trained model. Nothing else may enter: a change of it trains the run again."""
-
-    run_id: str  # path below results/
-    version: tuple[Count, Count]  # of training, of the design
-    model: dict[str, Any]  # arguments of `ModelConfig`
-    steps: Count
-    lr: Rate
-    seed: Index
-    sequence_length: Count
-    batch_sequences: Count
-    optimizer: Optimizer
-    schedule: Schedule
-    precision: Precision
-    threads: Count | None = None
-    data: DataSpec
-
-
-class TaskSpec(Spec, Task):
-    """A task to score: templates, source and how many items."""
-
-    limit: Count | None = None
-
-
-class EvaluationSpec(Spec):
-    """All that changes the scores of a trained model on tasks; no tasks: none is asked for."""
-
-    tasks: dict[TaskName, TaskSpec] = Field({})
-    max_truncated: Fraction | None = None
-
-    @model_validator(mode="after")
-    def _templates_name_fields(self) -> Self:
-        if problems := [line for name, task in self.tasks.items() for line in check_templates(name, task)]:
-            raise ValueError("; ".join(problems))
-        return self
 
 
 def parse(path: str) -> Run:
@@ -263,6 +158,22 @@ def task_spec(config: Config, names: Sequence[str], study: str) -> EvaluationSpe
     return EvaluationSpec.model_validate({"tasks": chosen, "max_truncated": config.tasks.max_truncated})
 
 
+def analysis_spec(config: Config, run: Run) -> AnalysisSpec:
+    """Return the layer analyses of a run.
+
+    Runs of the suite `main` have all of them, pruning only if they are scored on ARC-Easy; of the sweep, runs at the
+    depth `one` have the angular distance where a figure shows it: at the common rate, or of a design of LR_EFFECT.
+    """
+    study, views = config.studies[config.study], suites(config)
+    scored = evaluation_spec(config, run).tasks.get("arc_easy")
+    names: list[Any] = []
+    if run in views.get("main", []):
+        names = [name for name in get_args(AnalysisName) if name != "prune" or scored]
+    elif run in views.get("sweep", []) and run.n_layers == study.depths.one:
+        names = ["angular"] if run.lr == study.common_lr or run.design in LR_EFFECT else []
+    return AnalysisSpec(names=names, calibration=study.calibration, arc_easy=scored if "prune" in names else None)
+
+
 def request(config: Config, run: Run) -> Request:
     """Return what the job that trains a run asks of the machine."""
     return config.resources.by_scale.get(run.scale, config.resources.default)
@@ -285,12 +196,6 @@ def commits(legs: Iterable[tuple[str | None, bool | None]]) -> tuple[str, ...]:
 def is_mixed(names: Sequence[str]) -> bool:
     """Return whether no single commit gives a run again: its legs differ, or ran code that no commit holds."""
     return len(names) > 1 or any(name == "unknown" or name.endswith("-dirty") for name in names)
-
-
-def spec_error(error: ValidationError) -> UserError:
-    """Return what to tell the user of a spec that cannot be read: E-SPEC, one line for each problem."""
-    problems = (f"{'.'.join(map(str, e['loc'])) or '--spec'}: {e['msg']}" for e in error.errors())
-    return UserError("E-SPEC", *problems)
 
 
 def data_spec(config: Config) -> DataSpec:

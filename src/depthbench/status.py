@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from depthbench import lock, runs
-from depthbench.runs import Run, RunSpec
+from depthbench.runs import Run
 from depthbench.schema import Config
+from depthbench.specs import RunSpec
 
 STATES = ("done", "diverged", "running", "stopped", "stale", "missing")
 

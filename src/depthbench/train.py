@@ -24,7 +24,7 @@ from depthbench.data.loader import Windows, manifest
 from depthbench.errors import UserError
 from depthbench.model.backbone import Model, build_model, store_bfloat16
 from depthbench.model.config import ModelConfig
-from depthbench.runs import RunSpec
+from depthbench.specs import RunSpec
 from depthbench_kernels import backend
 from depthbench_kernels.linear_cross_entropy import linear_cross_entropy
 

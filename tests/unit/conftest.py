@@ -15,7 +15,7 @@ def raw():
 @pytest.fixture(scope="session")
 def task_spec():
     """A task as `config.yaml` words it."""
-    from depthbench import runs
+    from depthbench import specs
 
     worded = yaml.safe_load((ROOT / "config.yaml").read_text())["tasks"]
-    return lambda name, **changes: runs.TaskSpec.model_validate({**worded[name], **changes})
+    return lambda name, **changes: specs.TaskSpec.model_validate({**worded[name], **changes})

@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from depthbench import evaluate, loading, runs, train
+from depthbench import evaluate, loading, specs, train
 from depthbench.data import items
 
 lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: the optional extra `eval`")
@@ -39,7 +39,7 @@ def run(prepared, tmp_path_factory):
 @pytest.fixture(scope="module")
 def ours(run):
     task = {"context": "Question: {question}\nAnswer:", "continuation": " {choice}", "limit": N}
-    evaluate.evaluate(run, spec=runs.EvaluationSpec.model_validate({"tasks": {"arc_easy": task}}))
+    evaluate.evaluate(run, spec=specs.EvaluationSpec.model_validate({"tasks": {"arc_easy": task}}))
     return pd.read_csv(run / "arc.csv").iloc[0], pd.read_parquet(run / "arc_items.parquet")
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from depthbench import config, runs
+from depthbench import config, runs, specs
 from depthbench.errors import UserError
 
 
@@ -125,14 +125,14 @@ def test_a_spec_reads_back_and_a_wrong_one_is_told(raw):
     loaded = config.load(raw)
     spec = runs.spec(loaded, runs.parse("hc/t-d28-l16/lr1e-2-s0"))
     text = runs.dumps(spec.as_dict())
-    assert runs.RunSpec.read(text) == spec
+    assert specs.RunSpec.read(text) == spec
     assert spec.matches(json.loads(text))
     assert not spec.matches({**json.loads(text), "steps": 241})
     assert not spec.matches({"steps": 240})
     with pytest.raises(UserError, match="E-SPEC steps"):
-        runs.RunSpec.read(text.replace('"steps":240', '"steps":0'))
+        specs.RunSpec.read(text.replace('"steps":240', '"steps":0'))
     with pytest.raises(UserError, match="E-SPEC"):
-        runs.RunSpec.read("{")
+        specs.RunSpec.read("{")
 
 
 def test_planning_imports_neither_torch_nor_pandas():
@@ -145,7 +145,7 @@ def test_planning_imports_neither_torch_nor_pandas():
 KEYS = {
     "studies.tiny.n_heads": (1, lambda run: True),
     "studies.tiny.tokenizer.vocab_size": (513, lambda run: True),
-    "recipes.tiny.sequence_length": (64, lambda run: True),
+    "recipes.tiny.sequence_length": (256, lambda run: True),
     "recipes.tiny.batch_sequences": (8, lambda run: True),
     "recipes.tiny.threads": (2, lambda run: True),
     "recipes.tiny.init_std": (0.04, lambda run: True),
@@ -257,7 +257,7 @@ def test_each_key_of_the_hub_trains_every_run(raw, key, value):
     raw["corpora"]["fineweb_edu"][key] = value
     changed = runs.spec(config.load({**raw, "study": "paper"}), run)
     assert changed != before
-    assert runs.RunSpec.read(runs.dumps(changed.as_dict())) == changed
+    assert specs.RunSpec.read(runs.dumps(changed.as_dict())) == changed
 
 
 def test_mini_limits_arc_easy_alone(raw):
@@ -286,4 +286,4 @@ def test_a_model_of_no_study_is_scored_on_all_items(raw):
 def test_a_spec_with_a_wrong_template_is_one_line():
     text = '{"tasks": {"sciq": {"context": "{answer}", "continuation": "{support}"}}}'
     with pytest.raises(UserError, match=r"^E-SPEC --spec: .*tasks\.sciq\.context: no field \{answer\}"):
-        runs.EvaluationSpec.read(text)
+        specs.EvaluationSpec.read(text)

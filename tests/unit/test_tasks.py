@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from depthbench import evaluate, load, runs, train
+from depthbench import evaluate, load, specs, train
 from depthbench.data import items, tokenizer
 from depthbench.errors import UserError
 from depthbench.evaluate import requests, tasks
@@ -22,7 +22,7 @@ ALL = ["mbpp", "humaneval", "sciq", "gpqa", "gsm8k", "math500", "arc_easy"]
 def spec(task_spec):
     def made(*names, max_truncated=None, **changes):
         chosen = {name: task_spec(name, **changes) for name in names}
-        return runs.EvaluationSpec.model_validate({"tasks": chosen, "max_truncated": max_truncated})
+        return specs.EvaluationSpec.model_validate({"tasks": chosen, "max_truncated": max_truncated})
 
     return made
 
@@ -156,7 +156,7 @@ def test_no_text_of_gpqa_is_written(run, spec, tmp_path, capsys):
 
 
 def test_nothing_asked_is_one_row_and_without_a_spec_files_stay(run, spec):
-    evaluate.evaluate(run, spec=runs.EvaluationSpec.model_validate({}))
+    evaluate.evaluate(run, spec=specs.EvaluationSpec.model_validate({}))
     for name in ("nll.csv", "arc.csv"):
         assert pd.read_csv(run / name)["status"].tolist() == ["not_requested"]
     for name in ("nll_items.parquet", "arc_items.parquet"):

@@ -3,11 +3,13 @@
 import re
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 from depthbench import config as settings
 from depthbench import preflight, runs
 from depthbench.errors import UserError
 from depthbench.picks import Pick, artifact_spec, select
+from depthbench.schema import AnalysisName
 
 try:
     CONFIG = settings.load(config)
@@ -23,6 +25,11 @@ MEASURED = (
     *("validation.csv", "validation_docs.parquet"),
     *("nll.csv", "nll_items.parquet", "arc.csv", "arc_items.parquet"),
 )
+ANALYZED = [
+    f"analysis/{name}{ending}"
+    for name in get_args(AnalysisName)
+    for ending in (".csv", "_docs.parquet")
+] + [f"analysis/{name}_summary.csv" for name in ("causal", "permutation", "block_mix")]
 PARQUET = runs.parquet_files(CONFIG.corpora[STUDY.corpus])
 FIGURE_TYPES = ("pdf", "svg", "png", "csv")
 TABLE_TYPES = ("csv", "tex")
@@ -53,6 +60,10 @@ def evaluation_spec_of(wildcards):
     return runs.dumps(runs.evaluation_spec(CONFIG, runs.parse(wildcards.run)).as_dict())
 
 
+def analysis_spec_of(wildcards):
+    return runs.dumps(runs.analysis_spec(CONFIG, runs.parse(wildcards.run)).as_dict())
+
+
 @cache
 def trained(run):
     """Whether run.json holds the present spec. A record of another spec is no finished run."""
@@ -69,10 +80,15 @@ def untrained_needs_data(wildcards):
     return [] if trained(runs.parse(wildcards.run)) else [f"{DATA}/manifest.json"]
 
 
-def unmeasured_needs_data(wildcards):
-    """The same for the evaluation of a run."""
-    made = [Path(f"{RESULTS}/runs/{wildcards.run}/{name}") for name in MEASURED]
-    return [] if all(path.exists() for path in made) else [f"{DATA}/manifest.json"]
+def data_unless_made(names):
+    """The same for what is measured of a run: the files `names` of it."""
+
+    def shards(wildcards):
+        folder = Path(f"{RESULTS}/runs/{wildcards.run}")
+        made = all((folder / name).exists() for name in names)
+        return [] if made else [f"{DATA}/manifest.json"]
+
+    return shards
 
 
 def missing(picked):
@@ -101,7 +117,9 @@ def of_runs(names):
 
 def run_files(views):
     """What `all` asks of each run by name: Snakemake does not look for lost files behind a finished artifact."""
-    return files_of(runs.union(views), "run.json", *MEASURED)
+    members = runs.union(views)
+    analyzed = [run for run in members if runs.analysis_spec(CONFIG, run).names]
+    return files_of(members, "run.json", *MEASURED) + files_of(analyzed, *ANALYZED)
 
 
 def control_files():

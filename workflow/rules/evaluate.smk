@@ -4,7 +4,7 @@
 rule evaluate:
     """Held-out loss of one run, and its scores on tasks where they are asked for."""
     input:
-        unmeasured_needs_data,
+        data_unless_made(MEASURED),
         run="<results>/runs/{run}/run.json",
     output:
         expand("<results>/runs/{{run}}/{name}", name=MEASURED),

@@ -26,7 +26,8 @@ from huggingface_hub import DatasetCard, HfApi, RepoFile, hf_hub_download, try_t
 
 from depthbench.errors import UserError
 from depthbench.files import sha256
-from depthbench.runs import DataSpec, PartSpec, parquet_files
+from depthbench.runs import parquet_files
+from depthbench.specs import DataSpec, PartSpec
 
 REACH_SECONDS = 5
 SPLIT = "train"

@@ -21,7 +21,8 @@ from depthbench.data.decontaminate import index_of_all_items, rows_not_looked_fo
 from depthbench.data.loader import open_split
 from depthbench.data.workplace import replace_folder, workplace
 from depthbench.errors import UserError
-from depthbench.runs import DataSpec, parquet_files, part_spec
+from depthbench.runs import parquet_files, part_spec
+from depthbench.specs import DataSpec
 
 AGAIN = "run `depthbench prepare-file` again"
 Shard = tuple[np.ndarray, np.ndarray]  # tokens, document starts and the end

@@ -27,7 +27,7 @@ from depthbench.data.decontaminate import Index, index_of_all_items
 from depthbench.data.loader import open_split
 from depthbench.data.workplace import replace_folder, workplace
 from depthbench.errors import UserError
-from depthbench.runs import PartSpec
+from depthbench.specs import PartSpec
 
 
 def prepare_file(spec: PartSpec, fetched: dict[str, Any], out: Path) -> None:

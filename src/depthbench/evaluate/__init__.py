@@ -1,42 +1,25 @@
 """What a trained model can do: files with the run's keys, written into its folder."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
-from depthbench import device, files, loading, lock
+from depthbench import files, loading, lock, runfiles
 from depthbench.data import tokenizer
 from depthbench.data.loader import Heldout, manifest
-from depthbench.errors import UserError
 from depthbench.evaluate import tasks, validation
-from depthbench.runs import EvaluationSpec
+from depthbench.runfiles import RESAMPLES
+from depthbench.specs import EvaluationSpec
 
-RESAMPLES = 1000  # of the interval in validation.csv; tables use the study's own number
 LAYOUT = "document"  # every held-out document stands alone
 
 
-def run_keys(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns that every table of a run starts with."""
-    spec = record["spec"]
-    model = spec["model"]
-    return {
-        "run_id": record["run_id"],
-        "design": model["design"],
-        "n_layers": model["n_layers"],
-        "d_model": model["d_model"],
-        "lr": spec["lr"],
-        "seed": spec["seed"],
-        "tokenizer_vocab": model["vocab_size"],
-        "data_id": record["data_id"],
-    }
-
-
 class Result(NamedTuple):
-    """What was measured of a run, as frames with the run's keys, and whether it was written into its folder."""
+    """What was measured of a run, and whether it was written into its folder."""
 
     validation: pd.DataFrame
-    tasks: tasks.Frames | None  # None: nobody asked
+    tasks: tasks.Frames | None  # without the run's keys; None: nobody asked
     written: bool
 
 
@@ -53,37 +36,24 @@ def evaluate(folder: Path, data: Path | None = None, spec: EvaluationSpec | None
     with files.disk_errors():
         record = loading.record(folder)
         print(f"{record['run_id']}: {lock.who()}", flush=True)
-        own = loading.data_of(folder, record)
-        data = data or own
         asked = tasks.prepare(spec) if spec else {}
-        heldout = Heldout(data, record["spec"]["sequence_length"])
-        keys = run_keys(record) | {"data_id": manifest(data)["data_id"]}
-        written = keys["data_id"] == record["data_id"]
-        if not written and data == own:
-            raise UserError(
-                "E-RUN", f"{folder}: trained on other texts than {own} holds now; remove the folder and train again"
-            )
-        loaded = _load(folder, data) if record["status"] == "ok" else None
-        summary, documents = _validation(loaded, data, heldout)
-        frames = None
+        texts = runfiles.texts(folder, record, data)
+        heldout = Heldout(texts.folder, record["spec"]["sequence_length"])
+        loaded = runfiles.load(folder, texts.folder) if record["status"] == "ok" else None
+        summary, documents = _validation(loaded, texts.folder, heldout)
+        # the units first: a table beside which they stand is whole
+        found = {"validation_docs.parquet": documents, "validation.csv": summary}
+        scores = None
         if spec:
             how = record["spec"]["sequence_length"], record["spec"]["precision"]["compute"]
-            frames = tasks.measure(asked, spec, loaded and (loaded.model, loaded.tokenizer), *how, RESAMPLES)
-            frames = tasks.Frames(*(_keyed(frame, keys) for frame in frames))
-        summary, documents = _keyed(summary, keys), _keyed(documents, keys)
-        if written:
-            _write(folder, "validation", summary, "validation_docs", documents)
-            if frames:
-                _write(folder, "nll", frames.nll, "nll_items", frames.nll_items)
-                _write(folder, "arc", frames.arc, "arc_items", frames.arc_items)
-    return Result(summary, frames, written)
-
-
-def _load(folder: Path, data: Path) -> loading.Loaded:
-    """Load a run onto the device that evaluates it."""
-    loaded = loading.load(folder, data)
-    loaded.model.to(device.choose(loaded.record["spec"].get("threads")))
-    return loaded
+            scores = tasks.measure(asked, spec, loaded and (loaded.model, loaded.tokenizer), *how, RESAMPLES)
+            found |= {"nll_items.parquet": scores.nll_items, "nll.csv": scores.nll}
+            found |= {"arc_items.parquet": scores.arc_items, "arc.csv": scores.arc}
+        found = {name: runfiles.keyed(frame, texts.keys) for name, frame in found.items()}
+        if texts.own:
+            for name, frame in found.items():
+                runfiles.write(folder, name, frame)
+    return Result(found["validation.csv"], scores, texts.own)
 
 
 def _validation(loaded: loading.Loaded | None, data: Path, heldout: Heldout) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -118,13 +88,3 @@ def _documents(loaded: loading.Loaded, heldout: Heldout) -> pd.DataFrame:
             "nll_sum": nll,
         }
     )
-
-
-def _keyed(frame: pd.DataFrame, keys: dict[str, Any]) -> pd.DataFrame:
-    return frame.assign(**keys)[[*keys, *frame.columns]]
-
-
-def _write(folder: Path, name: str, summary: pd.DataFrame, units_name: str, units: pd.DataFrame) -> None:
-    with files.published(folder / f"{units_name}.parquet") as part:
-        units.to_parquet(part, index=False)
-    files.write_text(folder / f"{name}.csv", summary.to_csv(index=False))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from depthbench.data import items
 from depthbench.errors import UserError
-from depthbench.runs import TaskSpec
+from depthbench.specs import TaskSpec
 
 FORMATTER = string.Formatter()
 

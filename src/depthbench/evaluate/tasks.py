@@ -23,8 +23,8 @@ from depthbench.errors import UserError
 from depthbench.evaluate.requests import Question, items_id, questions
 from depthbench.evaluate.scoring import Encoded, encode, score
 from depthbench.model.backbone import Model
-from depthbench.runs import EvaluationSpec
 from depthbench.schema import CATEGORIES, TASK_FIELDS
+from depthbench.specs import EvaluationSpec
 
 ACCURACY = "arc_easy"
 COUNTS = ["n_items", "n_truncated", "n_fallback"]

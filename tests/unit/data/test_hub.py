@@ -13,7 +13,8 @@ from hub_server import HubServer, serving
 
 from depthbench.data import hub
 from depthbench.errors import UserError
-from depthbench.runs import DataSpec, part_spec
+from depthbench.runs import part_spec
+from depthbench.specs import DataSpec
 
 FILES = ["a.parquet", "b.parquet"]
 

@@ -16,7 +16,8 @@ from tokenizers import Tokenizer
 from depthbench.data import hub, items, loader, parts, shards, tokenizer
 from depthbench.data.join import join
 from depthbench.errors import UserError
-from depthbench.runs import DataSpec, parquet_files, part_spec
+from depthbench.runs import parquet_files, part_spec
+from depthbench.specs import DataSpec
 
 A, B, HELD = "a.parquet", "b.parquet", "h.parquet"
 FIXED = {"corpus": "test", "tokenizer": {"vocab_size": 512}, "version": 1, "decontaminate": "off", "id_column": "id"}
@@ -234,7 +235,7 @@ def test_a_killed_job_leaves_no_part_and_is_done_again_alone(tmp_path, root, fol
 import json, os, signal, sys
 from pathlib import Path
 from depthbench.data import parts
-from depthbench.runs import PartSpec
+from depthbench.specs import PartSpec
 parts._Listing.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 parts.prepare_file(PartSpec.read(sys.argv[1]), json.loads(sys.argv[2]), Path(sys.argv[3]))
 """
@@ -298,7 +299,7 @@ MEASURE = """
 import json, re, sys
 from pathlib import Path
 from depthbench.data import parts, shards
-from depthbench.runs import PartSpec
+from depthbench.specs import PartSpec
 # tokenizing works in batches of fixed size, at 2 MB a second
 shards.encode = lambda documents, encoder: ((document, [1, 2]) for document in documents)
 for out, spec, record in zip(*[iter(sys.argv[1:])] * 3):
