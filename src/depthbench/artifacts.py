@@ -159,8 +159,11 @@ def read(files: Iterable[Path], spec: ArtifactSpec) -> dict[str, pd.DataFrame]:
         # An artifact whose runs are all missing has typed frames, too.
         none = pd.DataFrame(columns=list(COLUMNS[name])).astype(COLUMNS[name])
         frames[Path(name).stem] = pd.concat(parts, ignore_index=True) if parts else none
-    if "validation" in frames:
-        _check_same_data(frames["validation"])
+    for name, frame in frames.items():
+        if name == "validation":
+            _check_same(frame, "data_id", "trained and measured on other texts than")
+        elif "calib_id" in frame:
+            _check_same(frame, "calib_id", "analysed on another calibration set than")
     return frames
 
 
@@ -190,10 +193,10 @@ def _read_one(path: Path, name: str, expected: str) -> pd.DataFrame:
     return frame
 
 
-def _check_same_data(validation: pd.DataFrame) -> None:
-    groups = validation.groupby("data_id", sort=False)["run_id"].agg(list)
+def _check_same(frame: pd.DataFrame, column: str, what: str) -> None:
+    groups = frame.groupby(column, sort=False)["run_id"].agg(lambda ids: [*dict.fromkeys(ids)])
     if len(groups) > 1:
-        problem = f"{', '.join(groups.iloc[1])}: trained and measured on other texts than {groups.iloc[0][0]}"
+        problem = f"{', '.join(groups.iloc[1])}: {what} {groups.iloc[0][0]}"
         raise UserError("E-RUN", f"{problem}; remove the folders of either side and run snakemake again")
 
 
