@@ -87,12 +87,11 @@ def _scores(documents: pd.DataFrame, resamples: int) -> tuple[pd.DataFrame, NDAr
     # An infinite loss times the zero draws of its document would be nan: such documents are counted apart.
     parts = (np.where(finite, each_swap - each, 0), each, ~finite)
     change, intact, lost = (stats.resampled_sums(part, sums.origins, resamples) for part in parts)
-    rows = sums.cells.assign(
-        swap_mode="own",
-        score=np.where(np.isfinite(loss_swap), abs(loss_swap - loss) / loss, np.inf),
-        signed=(loss_swap - loss) / loss,
-        loss=loss,
-        loss_swap=loss_swap,
-    )
-    rows.insert(0, "swap_mode", rows.pop("swap_mode"))
+    scores = {
+        "score": np.where(np.isfinite(loss_swap), abs(loss_swap - loss) / loss, np.inf),
+        "signed": (loss_swap - loss) / loss,
+        "loss": loss,
+        "loss_swap": loss_swap,
+    }
+    rows = pd.DataFrame({"swap_mode": "own", **sums.cells, **scores})
     return rows, np.where(lost > 0, np.inf, abs(change) / intact)
