@@ -1,0 +1,110 @@
+"""Causal score (arXiv 2609.32534): how much the update of a later block changes when an earlier block is left out.
+
+    u_l = z_(l+1) - z_l, the update of block l of the intact model;  v_l: the same with block s < l left out
+    r = |u_l - v_l| / |u_l| for each token with |u_l| > 1e-8, |.| the 2-norm over all features
+    C(s, l) = mean of r over these tokens of all documents
+
+`score_rom` is the ratio of the means, sum |u_l - v_l| / sum |u_l|. Late pairs above 0.45 count as used (`_pairs`).
+The score tells that block l reads what block s changed, not that the model needs it. It also rises with a mere change
+of scale or direction of the state, which designs with norms in the stream bring about.
+
+Leaving out block s changes nothing in front of it: L + L (L - 1) / 2 block evaluations.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.linalg import vector_norm
+
+from depthbench import stats
+from depthbench.analyses import _documents, _pairs
+from depthbench.analyses._baseline import Baseline, Batch
+from depthbench.model.backbone import Model
+
+FLOOR = 1e-8  # of |u_l|
+PAPER = 0.45
+CELLS = ("skip_mode", "skipped", "layer")
+SUMS = ("n", "ratio_sum", "num", "den", "n_floor", "ratio_max")
+
+
+def compute(model: Model, batches: Iterable[Batch], resamples: int = 1000, compute: str = "float32") -> pd.DataFrame:
+    """Return the table of a calibration set."""
+    return table(_documents.stream(model, batches, measure, compute), resamples)
+
+
+def measure(base: Baseline) -> pd.DataFrame:
+    """Return what the tokens of each document add up to, for every mode, skipped block and later layer.
+
+    n tokens lie above the floor and enter the sums of r, |u - v| and |u|; `ratio_max` is the largest r, 0 without one.
+    """
+    n_layers, z = base.model.cfg.n_layers, base.depth_states
+    cells, sums = [], []
+    for mode in base.model.residual.skip_modes:
+        for skipped in range(n_layers - 1):
+            for layer, update in _updates(base, mode, skipped):
+                cells.append((mode, skipped, layer))
+                sums.append(_sums(z[layer + 1] - z[layer], update))
+    empty = torch.empty(len(SUMS), 0, len(base.batch.tokens), dtype=torch.float64)
+    values = dict(zip(SUMS, torch.stack(sums, 1) if sums else empty, strict=True))
+    counts = {name: values[name].long() for name in ("n", "n_floor")}
+    named = {name: [cell[i] for cell in cells] for i, name in enumerate(CELLS)}
+    return _documents.frame(base.batch, named, values | counts)
+
+
+def table(documents: pd.DataFrame, resamples: int) -> pd.DataFrame:
+    """Return the score of each mode, skipped block and later layer."""
+    sums = _documents.gather(documents, CELLS, SUMS)
+    n = sums.values["n"].sum(1)
+    score = sums.ratio("ratio_sum", "n")
+    return sums.cells.assign(
+        score=score,
+        score_rom=sums.ratio("num", "den"),
+        score_max=np.where(n > 0, sums.values["ratio_max"].max(1, initial=0.0), np.nan),
+        num_mean=sums.ratio("num", "n"),
+        den_mean=sums.ratio("den", "n"),
+        n_floor=sums.values["n_floor"].sum(1),
+        **sums.interval("ratio_sum", "n", resamples),
+        undefined=np.isnan(score),
+    )
+
+
+def summary(documents: pd.DataFrame, resamples: int) -> pd.DataFrame:
+    """Return the share of late pairs above each threshold, for every mode; without pairs, for the mode of all."""
+    sums = _documents.gather(documents, CELLS, SUMS)
+    score = sums.ratio("ratio_sum", "n")
+    drawn, counted = (stats.resampled_sums(sums.values[name], sums.origins, resamples) for name in ("ratio_sum", "n"))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        resampled = drawn / counted
+    modes, late = sums.cells["skip_mode"], _pairs.late(sums.cells["skipped"], sums.cells["layer"])
+    curves = []
+    for mode in modes.unique() if len(modes) else ["mask"]:
+        chosen = late & (modes == mode).to_numpy()
+        curves.append(_pairs.curve(score[chosen], resampled[:, chosen], PAPER))
+        curves[-1].insert(0, "skip_mode", mode)
+    return pd.concat(curves, ignore_index=True)
+
+
+def _updates(base: Baseline, mode: str, skipped: int) -> Iterator[tuple[int, Tensor]]:
+    """Yield each later layer and its update in the model without block `skipped`."""
+    model = base.model
+    with base.forward():
+        state = model.skip_block(skipped, base.states[skipped], mode)
+    before = base.represent(skipped + 1, state)
+    for layer in range(skipped + 1, model.cfg.n_layers):
+        with base.forward():
+            state = model.apply_block(layer, state)
+        after = base.represent(layer + 1, state)
+        yield layer, after - before
+        before = after
+
+
+def _sums(intact: Tensor, changed: Tensor) -> Tensor:
+    """Return SUMS of two updates (B, C, D), (6, B) in float64."""
+    num, den = vector_norm(intact - changed, dim=-1), vector_norm(intact, dim=-1)
+    counted = den > FLOOR
+    ratio = torch.where(counted, num / den, 0)
+    sums = (counted, ratio, num * counted, den * counted, ~counted)
+    return torch.stack([*(x.double().sum(1) for x in sums), ratio.amax(1).double()])
