@@ -3,7 +3,7 @@
 It keeps the settled state in front of every block, so that a changed model is run again from the change only.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -86,7 +86,7 @@ class Baseline:
         return torch.cat(parts).view(targets.shape).mean(-1)
 
 
-def baselines(model: Model, parts: Iterator[Batch] | Sequence[Batch], compute: str = "float32") -> Iterator[Baseline]:
+def baselines(model: Model, parts: Iterable[Batch], compute: str = "float32") -> Iterator[Baseline]:
     """Yield the pass over each batch, one in memory at a time."""
     for batch in parts:
         yield Baseline(model, batch, compute)

@@ -3,16 +3,26 @@
 Documents stand in the order of their content keys, whatever the order in which they were measured.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from depthbench import stats
-from depthbench.analyses._baseline import Batch
+from depthbench.analyses._baseline import Baseline, Batch, baselines
+from depthbench.model.backbone import Model
+
+
+def stream(
+    model: Model, batches: Iterable[Batch], measure: Callable[[Baseline], pd.DataFrame], compute: str
+) -> pd.DataFrame:
+    """Return what `measure` finds in every batch, one pass in memory at a time."""
+    with torch.no_grad():
+        return pd.concat([measure(base) for base in baselines(model, batches, compute)], ignore_index=True)
 
 
 def frame(batch: Batch, cells: Mapping[str, Sequence[Any]], values: Mapping[str, Tensor]) -> pd.DataFrame:
