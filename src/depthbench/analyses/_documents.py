@@ -41,6 +41,17 @@ def frame(batch: Batch, cells: Mapping[str, Sequence[Any]], values: Mapping[str,
     return pd.DataFrame({**named, **documents, **measured})
 
 
+def token_means(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return of (..., C) the mean over tokens that are not nan, whether there is one (else 0), and the number of nan.
+
+    A document without a number so has a 0 in numerator and denominator of the mean over documents.
+    """
+    known = ~values.isnan()
+    n_known = known.sum(-1)
+    total = values.masked_fill(~known, 0).sum(-1, dtype=torch.float64)
+    return total / n_known.clamp(min=1), n_known.clamp(max=1), values.shape[-1] - n_known
+
+
 class Sums(NamedTuple):
     """The values of all documents, by cell."""
 

@@ -64,6 +64,16 @@ def cut(before: list[int], scored: list[int], max_length: int, fallback: bool = 
     return Encoded(np.array(tokens, dtype=np.int64), len(kept), truncated, fallback)
 
 
+class Placed(NamedTuple):
+    """A padded batch of inputs, and where in it which tokens of which pairs are scored."""
+
+    tokens: torch.Tensor  # (B, T)
+    places: torch.Tensor  # positions in the flattened batch whose logits predict the scored tokens
+    targets: torch.Tensor  # the scored tokens
+    owners: list[int]  # the pairs, in the order of their tokens
+    starts: np.ndarray  # of each pair in `targets`
+
+
 @torch.no_grad()
 def score(model: Model, pairs: Sequence[Encoded], compute: str = "float32") -> Scores:
     """Score continuations.
@@ -73,43 +83,52 @@ def score(model: Model, pairs: Sequence[Encoded], compute: str = "float32") -> S
         pairs: At least one token in front of those that are scored.
         compute: "float32" or "bfloat16", the type of the forward pass.
     """
+    device = model.embed.weight.device
+    scores = Scores(np.zeros(len(pairs)), np.ones(len(pairs), dtype=bool))
+    parts = batches(pairs)
+    for groups in progress.track(parts, "evaluating batch", len(parts)):
+        batch = place(pairs, groups, device)
+        with compute_type(compute, device):
+            found = score_features(model, batch, model.features(batch.tokens))
+        scores.nll[batch.owners], scores.greedy[batch.owners] = found
+    return scores
+
+
+def batches(pairs: Sequence[Encoded]) -> list[list[list[int]]]:
+    """Return the groups of pairs with the same input that run together, as indices."""
     asking: dict[bytes, list[int]] = {}
     for i, pair in enumerate(pairs):
         asking.setdefault(pair.tokens[:-1].tobytes(), []).append(i)
     groups = list(asking.values())
-    scores = Scores(np.zeros(len(pairs)), np.ones(len(pairs), dtype=bool))
-    batches = list(_batches([len(pairs[group[0]].tokens) - 1 for group in groups]))
-    for batch in progress.track(batches, "evaluating batch", len(batches)):
-        _score_batch(model, pairs, [groups[i] for i in batch], compute, scores)
-    return scores
+    return [[groups[i] for i in batch] for batch in _batches([len(pairs[group[0]].tokens) - 1 for group in groups])]
 
 
-def _score_batch(model: Model, pairs: Sequence[Encoded], groups: list[list[int]], compute: str, scores: Scores) -> None:
-    """Write the scores of one batch; the pairs of a group have the same input."""
-    device = model.embed.weight.device
+def place(pairs: Sequence[Encoded], groups: list[list[int]], device: torch.device) -> Placed:
+    """Return one batch of `batches` on a device."""
     inputs = [pairs[group[0]].tokens[:-1] for group in groups]
     tokens = np.zeros((len(groups), max(map(len, inputs))), dtype=np.int64)
     for row, ids in enumerate(inputs):
         tokens[row, : len(ids)] = ids
     members = [(row, i) for row, group in enumerate(groups) for i in group]
     n_scored = [pairs[i].n_scored for _, i in members]
-    # positions in the flattened batch whose logits predict the scored tokens
     places = [
         row * tokens.shape[1] + np.arange(len(inputs[row]) - pairs[i].n_scored, len(inputs[row])) for row, i in members
     ]
-    targets = torch.from_numpy(np.concatenate([pairs[i].tokens[-pairs[i].n_scored :] for _, i in members])).to(device)
-    with compute_type(compute, device):
-        features = model.features(torch.from_numpy(tokens).to(device)).flatten(0, 1)
-        features = features[torch.from_numpy(np.concatenate(places)).to(device)]
-        parts = [
-            _token_scores(model, x, y)
-            for x, y in zip(features.split(TOKENS_PER_CHUNK), targets.split(TOKENS_PER_CHUNK), strict=True)
-        ]
-    nll, best = (torch.cat(found).cpu().numpy() for found in zip(*parts, strict=True))
+    targets = np.concatenate([pairs[i].tokens[-pairs[i].n_scored :] for _, i in members])
     starts = np.concatenate([[0], np.cumsum(n_scored)[:-1]])
-    owners = [i for _, i in members]
-    scores.nll[owners] = np.add.reduceat(nll.astype(np.float64), starts)
-    scores.greedy[owners] = np.logical_and.reduceat(best, starts)
+    on_device = [torch.from_numpy(array).to(device) for array in (tokens, np.concatenate(places), targets)]
+    return Placed(on_device[0], on_device[1], on_device[2], [i for _, i in members], starts)
+
+
+def score_features(model: Model, batch: Placed, features: torch.Tensor) -> Scores:
+    """Return the scores of `batch.owners` from the normalised inputs of the head, (B, T, d)."""
+    features = features.flatten(0, 1)[batch.places]
+    parts = [
+        _token_scores(model, x, y)
+        for x, y in zip(features.split(TOKENS_PER_CHUNK), batch.targets.split(TOKENS_PER_CHUNK), strict=True)
+    ]
+    nll, best = (torch.cat(found).cpu().numpy() for found in zip(*parts, strict=True))
+    return Scores(np.add.reduceat(nll.astype(np.float64), batch.starts), np.logical_and.reduceat(best, batch.starts))
 
 
 def _token_scores(model: Model, features: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

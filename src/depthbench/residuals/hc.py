@@ -61,6 +61,11 @@ class Residual(base.Residual):
     key = "hc"  # ends the names of the connectors
     connector: type[nn.Module] = Connector
 
+    def __init__(self, cfg: ModelConfig):
+        super().__init__(cfg)
+        # A norm of each stream scales it before the sum: no fixed weights give the readout.
+        self.exact_pathway = cfg.hc_readout == "sum_then_norm"
+
     def modules(self, l: int) -> dict[str, nn.Module]:
         own = super().modules(l)
         if l < self.cfg.n_layers:
