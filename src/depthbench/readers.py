@@ -16,10 +16,12 @@ from pydantic import TypeAdapter, ValidationError
 from depthbench import runs
 from depthbench.model.config import ModelConfig
 
+ANALYSIS_KEYS = ("run_id", "data_id", "calib_id", "status")
+
 
 def _analysis(**columns: str) -> dict[str, str]:
     """Return the types of the table of a layer analysis."""
-    return dict.fromkeys(("run_id", "data_id", "calib_id", "status"), "str") | columns
+    return dict.fromkeys(ANALYSIS_KEYS, "str") | columns
 
 
 CURVE = {**dict.fromkeys(("tau", "fraction", "lo", "hi"), "float64"), "is_paper": "boolean", "reason": "str"}

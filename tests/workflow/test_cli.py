@@ -12,7 +12,7 @@ def depthbench(*args):
 
 
 @pytest.mark.parametrize(
-    "command", ["fetch", "fetch-file", "prepare-file", "prepare", "train", "evaluate", "table", "figure"]
+    "command", ["fetch", "fetch-file", "prepare-file", "prepare", "train", "evaluate", "analyze", "table", "figure"]
 )
 def test_help_has_an_example(command):
     done = depthbench(command, "--help")
@@ -26,6 +26,9 @@ def test_help_has_an_example(command):
         (["evaluate", "no/such/run"], "E-RUN no/such/run/run.json: No such file or directory"),
         (["evaluate", "no/such/run", "--tasks", "boolq"], "E-SPEC --tasks 'boolq': no such task; known: mbpp, "),
         (["evaluate", "no/such/run", "--spec", "{"], "E-SPEC --spec: Invalid JSON"),
+        (["analyze", "no/such/run"], "E-RUN no/such/run/run.json: No such file or directory"),
+        (["analyze", "x", "--only", "causal,lens"], "E-SPEC --only 'lens': no such analysis; known: angular, causal, "),
+        (["analyze", "x", "--spec", '{"names": ["prune"], "calibration": {"documents": 4, "tokens": 8}}'], "E-SPEC "),
         (["prepare", "--spec", "{", "--out", "x"], "E-SPEC --spec: Invalid JSON"),
         (["train", "--spec", "[]", "--data", "x", "--out", "y"], "E-SPEC --spec: "),
         (["figure", "--spec", "{}", "--out", "x.svg"], "E-"),
