@@ -1,4 +1,4 @@
-"""What the benchmarks of training steps share: one step, turns in one process, rows of `results.csv`.
+"""What the benchmarks share: one training step, turns in one process, rows of `results.csv`.
 
 A case is compared with its baseline in the same process, the two taking turns, so that what else the machine does
 meets both. `ratio` is the median time of the case over that of the baseline; its quartiles are those of the rounds.
@@ -9,7 +9,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def training_step(cfg: ModelConfig, tokens: torch.Tensor) -> Callable[[], None]:
     return step
 
 
-def interleaved(cases: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
+def interleaved(cases: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
     """Return the seconds of each call, the cases taking turns."""
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for turn in range(WARM_UPS + rounds):
@@ -57,13 +57,15 @@ def interleaved(cases: dict[str, Callable[[], None]], rounds: int) -> dict[str, 
     return seconds
 
 
-def record(case: str, baseline: str, shape: dict[str, int], seconds: dict[str, list[float]]) -> None:
+def record(
+    case: str, baseline: str, shape: dict[str, int], seconds: dict[str, list[float]], what: str = "train_step"
+) -> None:
     """Append the row of a case to `results.csv`, and print it."""
     ratios = [a / b for a, b in zip(seconds[case], seconds[baseline], strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     ratio = statistics.median(seconds[case]) / statistics.median(seconds[baseline])
     row = {
-        "case": f"train_step {case}",
+        "case": f"{what} {case}",
         "baseline": baseline,
         **shape,
         "batch": BATCH,
@@ -89,4 +91,4 @@ def record(case: str, baseline: str, shape: dict[str, int], seconds: dict[str, l
             writer.writeheader()
         writer.writerow(row)
     where = ", ".join(f"{key} {value}" for key, value in shape.items())
-    print(f"{case} ({where}): {ratio:.2f} times the time of {baseline} ({low:.2f} to {high:.2f})", flush=True)
+    print(f"{what} {case} ({where}): {ratio:.2f} times the time of {baseline} ({low:.2f} to {high:.2f})", flush=True)
