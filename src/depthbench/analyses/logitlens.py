@@ -41,13 +41,7 @@ def measure(base: Baseline) -> pd.DataFrame:
     chunks = zip(*(x.split(size) for x in (following, *features)), strict=True)
     found = torch.cat([_compared(base, y, layers) for y, *layers in chunks], -1)
     found = found.view(len(features), -1, *tokens.shape).double()
-    bad = ~found.isfinite().flatten(1).all(1)
-    if bad.any():
-        raise UserError(
-            "E-BASE",
-            f"logit lens: layer {int(bad.nonzero()[0])}: not finite; the model is broken: "
-            "train it again, at a lower rate if it diverged",
-        )
+    _refuse_infinite(found)
     sums = dict(zip(OF_TOKENS, found[:, :-1].sum(-1).unbind(1), strict=True))
     sums["probe_ce"] = found[:, -1, :, :-1].sum(-1)
     for name, n in (("n_tokens", tokens.shape[1]), ("n_predictions", tokens.shape[1] - 1)):
@@ -84,6 +78,19 @@ def _compared(base: Baseline, following: Tensor, layers: Sequence[Tensor]) -> Te
         ce = F.nll_loss(q, following, reduction="none")
         rows.append(torch.stack([kl, kl_reverse, best[:, 0] == guess[:, 0], shared, ce]))
     return torch.stack(rows)
+
+
+def _refuse_infinite(found: Tensor) -> None:
+    finite = found.isfinite().flatten(2).all(2)  # (layers, measures)
+    if finite.all():
+        return
+    # A last layer that is not finite spoils all measures but the cross-entropy, which is of each layer alone.
+    at_fault = finite.all(1) if finite[:, -1].all() else finite[:, -1]
+    raise UserError(
+        "E-BASE",
+        f"logit lens: layer {int(at_fault.logical_not().nonzero()[0])}: not finite; the model is broken: "
+        "train it again, at a lower rate if it diverged",
+    )
 
 
 def _log_probabilities(base: Baseline, features: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ def items(
     for groups in batches(pairs):
         batch = place(pairs, groups, model.embed.weight.device)
         with compute_type(compute, batch.tokens.device):
-            for case, features in _without(model, batch.tokens):
+            for case, features in without_blocks(model, batch.tokens):
                 nll[case][batch.owners] = score_features(model, batch, features).nll
     rows = []
     for (mode, skipped), found in [(("", INTACT), score(model, pairs, compute).nll), *nll.items()]:
@@ -89,7 +89,7 @@ def table(items: pd.DataFrame, resamples: int) -> pd.DataFrame:
     )
 
 
-def _without(model: Model, tokens: torch.Tensor) -> Iterator[tuple[tuple[str, int], torch.Tensor]]:
+def without_blocks(model: Model, tokens: torch.Tensor) -> Iterator[tuple[tuple[str, int], torch.Tensor]]:
     """Yield the input of the head without each block, in each mode; what lies in front of the block runs once."""
     n_layers, state = model.cfg.n_layers, model.start(tokens)
     for s in range(n_layers):
