@@ -102,7 +102,12 @@ def write(folder, run_id, design, n_layers, status="ok", calib_id="c0ffee", **ch
     (folder / "analysis").mkdir()
     for name, rows in ({**tables(design, n_layers), **changes}).items():
         state = rows if isinstance(rows, str) else "ok"
-        keys = {"run_id": run_id, "data_id": "12e5", "calib_id": calib_id, "status": state if status == "ok" else status}
+        keys = {
+            "run_id": run_id,
+            "data_id": "12e5",
+            "calib_id": calib_id,
+            "status": state if status == "ok" else status,
+        }
         made = [keys] if isinstance(rows, str) or status != "ok" else [keys | row for row in rows]
         frame = pd.DataFrame(made, columns=list(COLUMNS[f"analysis/{name}.csv"]))
         if "lo" in frame and "fraction" in frame:

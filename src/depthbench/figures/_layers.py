@@ -12,7 +12,6 @@ import pandas as pd
 from depthbench.artifacts import ArtifactSpec, runs_frame
 from depthbench.errors import UserError
 from depthbench.figures import _aspect, _theme
-from depthbench.figures.lr_sweep import rate_label
 
 MEASURED = ("ok", "approximate")
 # What stands in a panel without values, and what the note says of its runs.
@@ -34,7 +33,11 @@ TITLES = {
 }
 RUN = ["design", "label", "scale", "n_layers", "d_model", "aspect_ratio", "lr", "seed", "status", "run_id"]
 # What tells runs of one design and depth apart.
-MARKS: dict[str, Callable[[Any], str]] = {"d_model": "d{}".format, "lr": lambda lr: f"at {rate_label(lr)}", "scale": str}
+MARKS: dict[str, Callable[[Any], str]] = {
+    "d_model": "d{}".format,
+    "lr": lambda lr: f"at {_theme.rate_label(lr)}",
+    "scale": str,
+}
 
 
 def joined(rows: pd.DataFrame, spec: ArtifactSpec) -> pd.DataFrame:

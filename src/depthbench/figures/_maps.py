@@ -87,7 +87,9 @@ def panels(table: pd.DataFrame, measure: str) -> list[Panel]:
 
 
 def arrange(groups: Sequence[Sequence[Panel]], columns: int = COLUMNS) -> list[Panel | None]:
-    """Return all panels with empty places between, so that each row holds whole groups, at most `columns` wide."""
+    """Return all panels with empty places between, so that each row holds whole groups; a single one in the middle."""
+    if [len(group) for group in groups] == [1]:
+        return [*[None] * ((columns - 1) // 2), *groups[0], *[None] * (columns // 2)]
     width = max(map(len, groups), default=1)
     per_row = max(1, columns // width)
     places: list[Panel | None] = []
@@ -102,7 +104,9 @@ def columns_of(*blocks: Sequence[Sequence[Panel]]) -> int:
     """Return how many panels a row has: as many whole groups as fit, but not more places than panels."""
     widths = [max(map(len, groups)) for groups in blocks if groups]
     wide = max((width for width in widths if width <= COLUMNS), default=1)
-    needed = max((len(groups) * width for groups, width in zip([b for b in blocks if b], widths, strict=True)), default=1)
+    needed = max(
+        (len(groups) * width for groups, width in zip([b for b in blocks if b], widths, strict=True)), default=1
+    )
     return max(FEWEST, min(COLUMNS // wide * wide, needed))
 
 
@@ -130,24 +134,27 @@ def plot(
     kind = MEASURES[measure]
     side = (width - 0.2) / columns - BESIDE
     bar = min(2.5, 0.4 * width)
+    low, high = limits(cells, kind)
+    marks = bar_marks(low, high, kind, bool((cells["value"] > high).any()), MARK / bar)
     wrapped, strip = fold(places, int(width / columns / CHARACTER))
     height = math.ceil(len(places) / columns) * (side + STRIP + _theme.LINE * strip) + BELOW + lines
+    start: p9.ggplot = p9.ggplot(mapping=p9.aes("x", "y"))
     return (
-        p9.ggplot(mapping=p9.aes("x", "y"))
-        + layers(cells, places, side)
-        + p9.facet_wrap("panel", scales="free", ncol=columns, labeller=p9.as_labeller(wrapped))
+        start
+        + layers(cells.assign(value=cells["value"].clip(low, high)), places, side)
+        + p9.facet_wrap("panel", scales="free", ncol=columns, labeller=wrapped)
         + axes()
-        + shades(cells, kind, bar)
+        + shades((low, high), kind, marks)
         + p9.labs(x=kind.x, y=kind.y, caption=note or None)
         + _theme.theme(height)
         + map_theme(bar)
     )
 
 
-def fold(places: Sequence[Panel | None], most: int) -> tuple[dict[str, str], int]:
-    """Return headings in lines of at most `most` characters where that is possible, and the number of their lines."""
+def fold(places: Sequence[Panel | None], most: int) -> tuple[Any, int]:
+    """Return what breaks headings into lines of at most `most` characters, where that is possible, and their number."""
     found = {place.heading: textwrap.fill(place.heading, most) for place in places if place}
-    return found, 1 + max((text.count("\n") for text in found.values()), default=0)
+    return p9.as_labeller(found), 1 + max((text.count("\n") for text in found.values()), default=0)
 
 
 def layers(cells: pd.DataFrame, places: Sequence[Panel | None], side: float) -> list:
@@ -160,11 +167,12 @@ def layers(cells: pd.DataFrame, places: Sequence[Panel | None], side: float) -> 
     undefined, words = cells[cells["value"].isna()], frames[frames["word"] != ""]
     box = p9.aes(xmin="x0", xmax="x1", ymin="y0", ymax="y1")
     span = max((place.x[1] - place.x[0] + 1 for place in places if place), default=1)
-    cross = {"shape": "x", "size": min(1.5, 25 * side / span), "stroke": 0.2, "color": "#777777"}
     return [
         p9.geom_blank(p9.aes("x0", "y0"), frames),
         p9.geom_raster(p9.aes(fill="value"), cells, interpolation="nearest"),
-        p9.geom_point(data=undefined, raster=True, **cross),
+        p9.geom_point(
+            data=undefined, raster=True, shape="x", size=min(1.5, 25 * side / span), stroke=0.2, color="#777777"
+        ),
         p9.geom_rect(box, frames[~frames["pad"]], inherit_aes=False, fill="none", color="#999999", size=0.3),
         p9.geom_text(p9.aes("x", "y", label="word"), words, size=_theme.TEXT, color=_theme.INK, lineheight=1.1),
     ]
@@ -196,7 +204,7 @@ def ticks(limits: tuple[float, float], most: int = TICKS) -> list[int]:
     return [value for value in range(first, last + 1) if value % step == 0]
 
 
-def whole(values: Sequence[float]) -> list[str]:
+def whole(values: Any) -> list[str]:
     """Return labels of whole numbers."""
     return [f"{value:.0f}" for value in values]
 
@@ -210,28 +218,19 @@ def limits(cells: pd.DataFrame, kind: Measure) -> tuple[float, float]:
     return low, max(values.max(initial=0.0), kind.threshold or 0.0) or 1.0
 
 
-def shades(cells: pd.DataFrame, kind: Measure, bar: float) -> list:
-    """Return the scale of colour, with the paper's threshold on its bar of so many inches."""
-    low, high = limits(cells, kind)
+def shades(limits: tuple[float, float], kind: Measure, marks: dict[float, str]) -> list:
+    """Return the scale of colour, with marks on its bar."""
     palette = matplotlib.colormaps[kind.colours](np.linspace(0, 1, 64))
-    above = (cells["value"] > high).any()
-    marks = bar_marks(low, high, kind, bool(above), MARK / bar)
     scale = p9.scale_fill_gradientn(
         [matplotlib.colors.to_hex(shade) for shade in palette],
         name=kind.title,
-        limits=(low, high),
+        limits=limits,
         breaks=list(marks),
         labels=list(marks.values()),
-        oob=squeeze,
         na_value=GREY,
         trans=pseudo_log_trans(sigma=0.05, base=10) if kind.signed else "identity",
     )
     return [scale, p9.guides(fill=p9.guide_colorbar(nbin=64))]
-
-
-def squeeze(values: Any, range: tuple[float, float] = (0, 1), only_finite: bool = False) -> Any:  # noqa: A002
-    """Return values within a range; infinite ones too, nan stays."""
-    return np.clip(np.asarray(values, dtype="float64"), *range)
 
 
 def bar_marks(low: float, high: float, kind: Measure, above: bool, gap: float) -> dict[float, str]:
@@ -255,10 +254,10 @@ def map_theme(bar: float) -> p9.theme:
         panel_background=p9.element_blank(),
         panel_grid=p9.element_blank(),
         aspect_ratio=1,
-        axis_text=p9.element_text(size=_theme.TEXT, margin={"t": 1, "r": 1, "units": "pt"}),
+        axis_text=p9.element_text(size=_theme.TEXT, margin={"t": 1, "r": 1, "unit": "pt"}),
         panel_spacing=0.012,
         legend_position="bottom",
-        legend_title=p9.element_text(size=_theme.TEXT, margin={"r": 5, "units": "pt"}),
+        legend_title=p9.element_text(size=_theme.TEXT, margin={"r": 5, "unit": "pt"}),
         legend_title_position="left",
         legend_key_width=72 * bar,
         legend_key_height=7,

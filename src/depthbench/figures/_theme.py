@@ -8,6 +8,8 @@ import functools
 import operator
 import os
 from collections.abc import Sequence
+from copy import deepcopy
+from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
@@ -119,6 +121,11 @@ def theme(height: float) -> p9.theme:
     )
 
 
+def rate_label(lr: str) -> str:
+    """Return a rate for people: the tag `25e-4` is 2.5e-3."""
+    return f"{Decimal(lr):e}"
+
+
 def nothing(note: str) -> p9.ggplot:
     """Return a figure without panels: the note alone."""
     empty = p9.theme(panel_border=p9.element_blank(), panel_background=p9.element_blank())
@@ -139,12 +146,14 @@ def compose(rows: Sequence[Sequence[p9.ggplot]], height: float, note: str) -> p9
 
 
 def save(plot: p9.ggplot | Compose, frame: pd.DataFrame, parts: dict[str, Path]) -> None:
-    """Write the plot as SVG, PDF and PNG and its frame as CSV, those of `parts`; the same input gives the same bytes."""
+    """Write the plot as SVG, PDF and PNG and its frame as CSV, those of `parts`; equal input gives equal bytes."""
     os.environ["SOURCE_DATE_EPOCH"] = "0"  # matplotlib would write the time of day
-    figure = plot.draw()
-    with matplotlib.rc_context({"svg.hashsalt": "depthbench", "pdf.fonttype": 42}):
-        for suffix in [suffix for suffix in SUFFIXES[:3] if suffix in parts]:
-            figure.savefig(parts[suffix], format=suffix[1:], dpi=DPI)
-    plt.close(figure)
+    # plotnine sizes a scale of colour for the first resolution that it is written in, so a picture is drawn anew.
+    for suffixes in ((".svg", ".pdf"), (".png",)):
+        figure = deepcopy(plot).draw()
+        with matplotlib.rc_context({"svg.hashsalt": "depthbench", "pdf.fonttype": 42}):
+            for suffix in filter(parts.__contains__, suffixes):
+                figure.savefig(parts[suffix], format=suffix[1:], dpi=DPI)
+        plt.close(figure)
     if ".csv" in parts:
         frame.to_csv(parts[".csv"], index=False, lineterminator="\n")

@@ -9,7 +9,7 @@ import pandas as pd
 import plotnine as p9
 
 from depthbench.artifacts import ArtifactSpec
-from depthbench.figures import _layers, _maps
+from depthbench.figures import _layers, _maps, _theme
 
 FILES = ("analysis/angular.csv",)
 COLUMNS = ["block", "panel", *_layers.RUN, "layer", "n", "distance", "lo", "hi"]
@@ -24,7 +24,7 @@ def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot
     one = _layers.at_one(table, spec)
     one = one[one["design"].isin(main["design"]) & (one["design"] != LEFT_OUT)]
     same = one[one["lr"] == spec.common_lr]
-    same = same.assign(block="a", panel=_layers.labels(same) + " " + spec.common_lr)
+    same = same.assign(block="a", panel=_layers.labels(same) + " " + _theme.rate_label(spec.common_lr))
     several = same.groupby("panel")["run_id"].nunique().gt(1).any()
     same["panel"] += " " + _layers.shapes(same) if several else ""
     own = own.assign(block="b", panel=_layers.labels(own) + " " + _layers.shapes(own))
@@ -33,13 +33,13 @@ def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot
     blocks = [[[panel] for panel in _maps.panels(same, "angular")], _maps.groups(own, "angular")]
     columns = _maps.columns_of(*blocks)
     places = [place for block in blocks for place in _maps.arrange(block, columns)]
-    at = f"L={spec.depths.one}, learning rate {spec.common_lr}"
+    at = f"L={spec.depths.one}, learning rate {_theme.rate_label(spec.common_lr)}"
     note = _layers.note(
         spec,
         frame,
         f"(a): {at}." if len(same) else f"Left out: (a), {at}; the study declares no such runs.",
         "(b): each design at its own rate." if len(own) else "",
-        untrained(one, same, spec),
+        untrained(main, same, spec),
     )
     cells = frame.rename(columns={"layer": "x", "n": "y", "distance": "value"}).dropna(subset=["x", "y"])
     return _maps.plot(cells, places, "angular", columns, note), frame[COLUMNS]
@@ -51,7 +51,9 @@ def lettered(block: pd.DataFrame, letter: str) -> pd.DataFrame:
     return block.assign(panel=block["panel"].mask(first, letter + block["panel"]))
 
 
-def untrained(one: pd.DataFrame, same: pd.DataFrame, spec: ArtifactSpec) -> str:
+def untrained(main: pd.DataFrame, same: pd.DataFrame, spec: ArtifactSpec) -> str:
     """Return a sentence that names the designs that have no run at the common rate."""
-    names = one["label"][~one["design"].isin(same["design"])].unique()
-    return f"Not trained at {spec.common_lr}: {', '.join(names)}." if len(names) and len(same) else ""
+    names = main["label"][~main["design"].isin([*same["design"], LEFT_OUT])].unique()
+    return (
+        f"Not trained at {_theme.rate_label(spec.common_lr)}: {', '.join(names)}." if len(names) and len(same) else ""
+    )

@@ -8,7 +8,6 @@ documents.
 
 import math
 import textwrap
-from decimal import Decimal
 
 import matplotlib
 import numpy as np
@@ -66,13 +65,8 @@ def remarks(frame: pd.DataFrame, table: pd.DataFrame) -> str:
 def names(rows: pd.DataFrame) -> str:
     """Return the runs of one design, e.g. `L16 d28 at 5e-3, 1e-2`; no line breaks within a shape's name."""
     rates = rows.assign(shape=shape_names(rows)).groupby("shape", sort=False)["lr"]
-    found = [f"{shape} at {', '.join(rate_label(lr) for lr in tags.unique())}" for shape, tags in rates]
+    found = [f"{shape} at {', '.join(_theme.rate_label(lr) for lr in tags.unique())}" for shape, tags in rates]
     return ", ".join(found).replace(" ", "\N{NO-BREAK SPACE}").replace(",\N{NO-BREAK SPACE}", ", ")
-
-
-def rate_label(lr: str) -> str:
-    """Return a rate for people: the tag `25e-4` is 2.5e-3."""
-    return f"{Decimal(lr):e}"
 
 
 def plot(frame: pd.DataFrame, note: str, spec: ArtifactSpec) -> p9.ggplot:
@@ -138,7 +132,7 @@ def layers(frame: pd.DataFrame) -> list:
         p9.geom_point(p9.aes("x", "height"), crosses, shape="x", size=1.8, stroke=0.6, **ink),
         *texts,
         p9.scale_x_continuous(
-            name="Peak learning rate", breaks=list(ticks["x"]), labels=list(map(rate_label, ticks["lr"]))
+            name="Peak learning rate", breaks=list(ticks["x"]), labels=list(map(_theme.rate_label, ticks["lr"]))
         ),
     ]
 

@@ -25,7 +25,9 @@ def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot
     table = _layers.joined(frames["transport"], spec)
     whole = table[(table["n_sublayers"] == 2 * table["n_layers"]) | table["n_sublayers"].isna()]
     depth = _layers.at_one(table, spec).dropna(subset=["n_sublayers"])
-    note = _layers.note(spec, table, f"(b), (c): L={spec.depths.one}; (c): i = 2, 3, 4 from above." if len(depth) else "")
+    note = _layers.note(
+        spec, table, f"(b), (c): L={spec.depths.one}; (c): i = 2, 3, 4 from above." if len(depth) else ""
+    )
     frame = pd.concat([whole.assign(part="shapes"), depth.assign(part="depth")], ignore_index=True)
     return compose(whole, depth, note, spec), frame[COLUMNS]
 
