@@ -34,13 +34,22 @@ PLAN = ("model", "steps", "tokens", "lr", "seed", "declared_lr")
 
 
 @dataclass(frozen=True)
+class Depths:
+    """Numbers of layers at which layer analyses are shown: designs side by side at `one`, each at `three`."""
+
+    one: int = 0
+    three: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class ArtifactSpec:
     """What a table or figure shows; the workflow writes it as JSON.
 
     `runs` are all runs of the artifact with their suites, those of `missing` included; `files` are the files
     that each of the others has; `labels` are the name for people and the family of each design. `plans` say
     what the configuration holds of a run, missing or not: `model` (arguments of `ModelConfig`), `steps`,
-    `tokens`, `lr`, `seed`, and `declared_lr`, the rate declared for its design at its scale.
+    `tokens`, `lr`, `seed`, and `declared_lr`, the rate declared for its design at its scale. Only what reads layer
+    analyses has `depths` and `common_lr`, the rate at which designs are compared.
     """
 
     kind: Literal["table", "figure"]
@@ -52,6 +61,8 @@ class ArtifactSpec:
     bootstrap: PositiveInt
     labels: dict[str, tuple[str, Family]]
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
+    depths: Depths = Depths()
+    common_lr: str = ""
 
     def __post_init__(self) -> None:
         """Raise ValueError where the parts do not fit each other."""
@@ -65,6 +76,8 @@ class ArtifactSpec:
         for path, plan in self.plans.items():
             if lacking := [key for key in PLAN if key not in plan]:
                 raise ValueError(f"the plan of {path!r} has no {lacking[0]}")
+        if any(name.startswith("analysis/") for name in self.files) and not (self.depths.three and self.common_lr):
+            raise ValueError("files of layer analyses need depths and common_lr")
 
     @classmethod
     def from_json(cls, text: str) -> "ArtifactSpec":

@@ -72,15 +72,20 @@ def artifact_spec(
                 member[run.path].append(suite)
     shown = sorted({*picked, *planned}, key=lambda run: run.path)
     used = {run.design for run in shown}
+    study = config.studies[config.study]
+    # Only where it changes what is shown: another depth redraws no table of losses.
+    layers = any(file.startswith("analysis/") for file in files)
+    compared = {"depths": study.depths.model_dump(), "common_lr": study.common_lr} if layers else {}
     return runs.dumps(
-        {
+        compared
+        | {
             "kind": kind,
             "name": name,
             "study": config.study,
             "runs": member,
             "missing": missing,
             "files": files,
-            "bootstrap": config.studies[config.study].bootstrap,
+            "bootstrap": study.bootstrap,
             "labels": {n: [d.label, d.family] for n, d in config.designs.items() if n in used},
             # What reads run.json finds it there: the specs of all runs would not fit on a command line.
             "plans": {} if "run.json" in files else {run.path: plan(config, run) for run in shown},

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import layer_tables
 import numpy as np
 import pandas as pd
 
@@ -53,12 +54,24 @@ class Study:
         self.runs, self.missing, self.files = {}, [], []
         self.declared = {}  # design -> rate, 1e-2 for the others
         self.model = {"n_heads": 2, "vocab_size": 512}
+        self.depths = {"one": 16, "three": [4, 8, 16]}
         self.steps = {}  # scale -> steps, 100 for the others
 
-    def add(self, run, suites=("main",), loss=4.5, spread=0.0, status="ok", legs=(("a" * 40, False),), scores=None):
+    def add(
+        self,
+        run,
+        suites=("main",),
+        loss=4.5,
+        spread=0.0,
+        status="ok",
+        legs=(("a" * 40, False),),
+        scores=None,
+        layers=None,
+    ):
         """Half of the documents have `loss - spread` [nats/token], the other half `loss + spread`.
 
         `scores` are the nll of tasks, or a status; 10 items of 20 tokens each, half of them 0.1 below, half above.
+        `layers` are changes of the tables of layer analyses, see `layer_tables.write`.
         """
         self.runs[run] = tuple(suites)
         if status == "missing":
@@ -114,6 +127,9 @@ class Study:
         step = {"loss": loss if ok else None, "tokens_per_s": 2048.0, "memory_bytes": 10**9}
         steps = [json.dumps(step | {"step": i, "tokens": 1024 * i}) for i in range(1, 101)]
         (folder / "metrics.jsonl").write_text("\n".join(steps) + "\n")
+        if any(name in layer_tables.LAYERS for name in self.names):
+            told = {"status": status} | (layers or {})
+            layer_tables.write(folder, keys["run_id"], parsed.design, parsed.n_layers, **told)
         self.files += [folder / name for name in self.names]
 
     def add_scores(self, folder, keys, scores):
@@ -175,6 +191,8 @@ class Study:
             "labels": {design: label for design, label in LABELS.items() if design in used},
             "plans": {run: self.plan(run) for run in self.runs},
         }
+        if any(name in layer_tables.LAYERS for name in self.names):
+            spec |= {"depths": self.depths, "common_lr": "1e-2"}
         return json.dumps(spec | changes, sort_keys=True)
 
     def spec(self, **changes):

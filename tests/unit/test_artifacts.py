@@ -33,7 +33,7 @@ def refused(study, *words, files=None):
 
 def test_spec_is_read_from_json(study):
     study.add(path("keel", TINY[2]), status="missing")
-    spec = ArtifactSpec.from_json(study.json(depths={"one": 16}))
+    spec = ArtifactSpec.from_json(study.json(colour="red"))
     assert spec.runs[RUN] == ("backbone", "main")
     assert sorted(spec.present) == sorted([RUN, OTHER])
     assert spec.labels["preln"] == ("Pre-LN", "baseline")
@@ -50,6 +50,7 @@ def test_spec_is_read_from_json(study):
         ({"bootstrap": 0}, "bootstrap"),
         ({"plans": {RUN: {"steps": 1}}}, f"the plan of {RUN!r} has no model"),
         ({"plans": {path("keel", TINY[0]): {}}}, "'keel'"),
+        ({"files": ["analysis/angular.csv"], "depths": {}}, "need depths and common_lr"),
     ],
 )
 def test_bad_spec_is_one_line(study, changes, word):

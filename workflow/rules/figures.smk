@@ -1,9 +1,36 @@
 """Every figure: name -> (what it shows, the run files it reads, the runs it needs)."""
 
+# Layer analyses compare designs at one depth, and show each at three; three designs stand for the rest.
+ONE, THREE = (STUDY.depths.one,), tuple(STUDY.depths.three)
+STAND_FOR = ("preln", "attnres_full", "hc")
+# DeepNorm is not compared at the rate of the others, at which it diverges in the paper.
+COMPARED = tuple(
+    sorted({r.design for r in runs.suites(CONFIG).get("main", [])} - {"deepnorm"})
+)
+STREAMS = tuple(n for n, d in CONFIG.designs.items() if d.family == "multi-stream")
+BLOCKS = tuple(
+    n for n, d in CONFIG.designs.items() if (d.residual or n) == "attnres_block"
+)
+
 # What a figure is made of besides its own file and the theme.
+MAPS = ["figures/_layers", "figures/_aspect", "figures/_maps"]
+CURVES = [*MAPS, "figures/_curves"]
 SHARED = {
     "validation_loss": ["figures/_aspect"],
     "domain_nll": ["figures/_aspect", "tables/_tasks"],
+    "angular_distance": MAPS,
+    "causal_maps": MAPS,
+    "permutation_maps": MAPS,
+    "pathways": MAPS,
+    "lr_effect": MAPS,
+    "layer_pruning": CURVES,
+    "logit_lens": CURVES,
+    "block_mixing": MAPS,
+    "stream_transport": CURVES,
+    "layer_perturbation": [
+        *(*CURVES, "tables/late_layers"),
+        *("figures/causal_maps", "figures/permutation_maps"),
+    ],
 }
 
 FIGURES = {
@@ -23,6 +50,63 @@ FIGURES = {
         "Fig. 12: held-out loss [nats/token] over the peak learning rate, a line per shape, one seed; ring: best rate, square: best at the edge of its grid, dotted: declared rate; bars are 95 % intervals over documents: evaluation noise, not training noise.",
         ["validation.csv", "validation_docs.parquet"],
         [Pick("sweep")],
+    ),
+    "angular_distance": (
+        "Fig. 5, 16: angular distance between the states in front of layers l and l + n, mean over tokens and documents; (a) designs at one depth and one learning rate, (b) each design at three depths at its own rate; one seed. 0.5 is a right angle.",
+        ["analysis/angular.csv"],
+        [
+            Pick("main", depths=THREE),
+            Pick("main", COMPARED, depths=ONE, lr=STUDY.common_lr),
+            Pick("sweep", COMPARED, depths=ONE, lr=STUDY.common_lr),
+        ],
+    ),
+    "layer_perturbation": (
+        "Fig. 6: share of pairs of late layers whose causal score is above 0.45 or whose permutation score is above 0.15, over the aspect ratio (width / depth) and, at one depth, over all thresholds; maps of the scores of three designs; one seed. Bars are 95 % intervals over documents.",
+        [
+            *("analysis/causal.csv", "analysis/causal_summary.csv"),
+            *("analysis/permutation.csv", "analysis/permutation_summary.csv"),
+        ],
+        [Pick("main")],
+    ),
+    "causal_maps": (
+        "Fig. 14: causal score of each pair of layers, how much of the update of a later layer changes when an earlier one is skipped, for each design at three depths; one seed.",
+        ["analysis/causal.csv"],
+        [Pick("main", depths=THREE)],
+    ),
+    "permutation_maps": (
+        "Fig. 15: permutation score of each pair of layers, how much of the loss changes when the two are exchanged, for each design at three depths; one seed.",
+        ["analysis/permutation.csv"],
+        [Pick("main", depths=THREE)],
+    ),
+    "pathways": (
+        "Fig. 7: weight of each earlier sub-layer and of the embedding in the input of each sub-layer, mean over tokens, for three designs at one depth; one seed.",
+        ["analysis/pathway.csv"],
+        [Pick("main", STAND_FOR, depths=ONE)],
+    ),
+    "layer_pruning": (
+        "Fig. 8 left: accuracy on ARC-Easy (normalised by length) that a model loses without one of its layers [percentage points], for three designs at one depth; one seed. Bands are 95 % intervals over items.",
+        ["analysis/prune.csv"],
+        [Pick("main", STAND_FOR, depths=ONE)],
+    ),
+    "logit_lens": (
+        "Fig. 8 right: KL divergence [nats] of what the head predicts from an earlier layer from the model's prediction, for three designs at one depth; one seed. Bands are 95 % intervals over documents.",
+        ["analysis/logitlens.csv"],
+        [Pick("main", STAND_FOR, depths=ONE)],
+    ),
+    "block_mixing": (
+        "Fig. 9: share of the running sum in what each sub-layer of Block AttnRes reads, against earlier blocks and the embedding, at three depths; dashed: borders of blocks; one seed.",
+        ["analysis/block_mix.csv", "analysis/block_mix_summary.csv"],
+        [Pick("main", BLOCKS, depths=THREE)],
+    ),
+    "stream_transport": (
+        "Fig. 10: product of the mixing matrices of hyper-connections: effective rank over the aspect ratio (width / depth), and at one depth the mean absolute cosine between its columns and its singular values over the number of sub-layers; one seed. Bars are 95 % intervals over documents.",
+        ["analysis/transport.csv"],
+        [Pick("main", STREAMS)],
+    ),
+    "lr_effect": (
+        "Fig. 13: angular distance between the states in front of layers l and l + n of models that differ in their learning rate, at one depth; one seed.",
+        ["analysis/angular.csv"],
+        [Pick("sweep", ("preln", "lns"), depths=ONE)],
     ),
 }
 

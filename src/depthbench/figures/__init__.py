@@ -10,6 +10,7 @@ matplotlib.use("Agg")  # before the first plotting import: compute nodes have no
 from depthbench import artifacts
 from depthbench.artifacts import ArtifactSpec
 from depthbench.figures import _theme
+from depthbench.figures._one_model import of_one as of_one
 
 
 def write(name: str, files: Iterable[Path], spec: ArtifactSpec, out: Path) -> None:

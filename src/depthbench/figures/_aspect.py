@@ -5,6 +5,7 @@ cross at the upper edge.
 """
 
 import math
+import textwrap
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,50 +15,59 @@ import plotnine as p9
 from depthbench.artifacts import ArtifactSpec
 from depthbench.figures import _theme
 
+TITLE = "Depth L and aspect ratio d/L, from shallow-wide to deep-narrow"
 PANEL_HEIGHT = 2.1  # inch, with its heading and ticks
 PLOT_HEIGHT = 1.6  # inch, without them
 LEGEND_HEIGHT = 0.45  # inch, of a legend below
 MARGIN = 0.6  # inch, what a panel needs beside its plotting area
-LINE = 0.13  # inch, a line of text
 CHARACTER = 0.06  # inch, the mean width of one
 CROSS = 0.06  # inch, between a cross and its name
 
 
-def plot(frame: pd.DataFrame, headings: Mapping[str, str], label: str, note: str, spec: ArtifactSpec) -> p9.ggplot:
+def plot(
+    frame: pd.DataFrame,
+    headings: Mapping[str, str],
+    label: str,
+    note: str,
+    spec: ArtifactSpec,
+    width: float = _theme.WIDTH,
+) -> p9.ggplot:
     """Return the panels that have something to draw, one legend, and the note below.
 
     Args:
         frame: A row per panel and run: panel, design, label, n_layers, d_model, aspect_ratio, status, loss, loss_lo,
-            loss_hi.
+            loss_hi; where it has `hollow`, such rows are hollow marks without a line beside those of their design.
         headings: Of the panels, in their order.
         label: Of the vertical axis.
         note: What stands below.
         spec: Of the artifact.
+        width: Of the figure or the part of it that they fill [inch].
     """
+    frame = frame if "hollow" in frame else frame.assign(hollow=False)
     frame = frame[frame["panel"].isin(frame["panel"][frame["status"] != "missing"])]
-    n_panels, note_height = frame["panel"].nunique(), LINE * (note.count("\n") + 1)
+    n_panels, note_height = frame["panel"].nunique(), _theme.LINE * (note.count("\n") + 1)
     if not n_panels:
-        empty = p9.theme(panel_border=p9.element_blank(), panel_background=p9.element_blank())
-        return p9.ggplot() + p9.labs(caption=note) + _theme.theme(note_height + LINE) + empty
+        return _theme.nothing(note)
     n_columns, n_rows = min(n_panels, 2), math.ceil(n_panels / 2)
     below = n_panels != 3  # three panels leave a place for the legend in their second row
-    height = PANEL_HEIGHT * n_rows + LEGEND_HEIGHT * below + 2 * LINE + note_height
+    height = PANEL_HEIGHT * n_rows + LEGEND_HEIGHT * below + 2 * _theme.LINE + note_height
     figure = (
         p9.ggplot(mapping=p9.aes("x", "loss", color="design", shape="design", linetype="design"))
-        + layers(place(frame, headings, _theme.WIDTH / n_columns))
+        + layers(place(frame, headings, width / n_columns), width)
         + p9.facet_wrap("heading", scales="free", ncol=n_columns)
         + p9.labs(y=label, caption=note)
-        + _theme.design_scales(spec, columns=5 if below else 1 + len(spec.labels) // 6)
+        + _theme.design_scales(spec, columns=min(5, int(width)) if below else 1 + len(spec.labels) // 6)
         + _theme.theme(height)
         + p9.theme(legend_position="bottom" if below else (0.8, 0.22))
     )
     return figure if frame["loss"].notna().any() else figure + p9.scale_y_continuous(breaks=[])
 
 
-def layers(frame: pd.DataFrame) -> list:
+def layers(frame: pd.DataFrame, width: float) -> list:
     """Return lines, points, intervals, crosses and the axis of the placed runs."""
-    ok, diverged = frame[frame["status"] == "ok"], frame[frame["status"] == "diverged"]
-    lines = frame[frame.groupby(["panel", "design"])["x"].transform("nunique") > 1]
+    full, diverged = frame[~frame["hollow"]], frame[frame["status"] == "diverged"]
+    ok, hollow = full[full["status"] == "ok"], frame[frame["hollow"] & (frame["status"] == "ok")]
+    lines = full[full.groupby(["panel", "design"])["x"].transform("nunique") > 1]
     shapes = frame.groupby("tick").agg({"n_layers": "unique", "aspect_ratio": "first"})
     depths = ["L" + ", ".join(map(str, depths)) for depths in shapes["n_layers"]]
     ratios = [f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.3g}" for ratio in shapes["aspect_ratio"]]
@@ -72,10 +82,11 @@ def layers(frame: pd.DataFrame) -> list:
         p9.geom_line(data=lines, size=0.6, na_rm=True),  # a run without a loss leaves a gap
         p9.geom_linerange(p9.aes(ymin="loss_lo", ymax="loss_hi"), ok, linetype="solid", size=0.4, alpha=0.5),
         p9.geom_point(data=ok, size=1.6, stroke=0.2),
+        p9.geom_point(data=hollow, size=1.8, stroke=0.4, fill="none", show_legend=False),
         p9.geom_point(p9.aes(y="height"), diverged, shape="x", size=1.8, stroke=0.6, show_legend=False),
         *texts,
         p9.scale_x_continuous(
-            name="Depth L and aspect ratio d/L, from shallow-wide to deep-narrow",
+            name=textwrap.fill(TITLE, int(width / CHARACTER)),
             breaks=list(shapes.index),
             labels=[f"{depth}\n{ratio}" for depth, ratio in zip(depths, ratios, strict=True)],
         ),
@@ -128,7 +139,7 @@ def place_crosses(rows: pd.DataFrame, inch: float, low: float, high: float) -> p
             spans.append([])
         spans[number].append((start, end))
     # The height of a line, in nats: the names take their inches from those of the losses.
-    step = 1.1 * (high - low) * LINE / max(PLOT_HEIGHT - LINE * len(spans), PLOT_HEIGHT / 4)
+    step = 1.1 * (high - low) * _theme.LINE / max(PLOT_HEIGHT - _theme.LINE * len(spans), PLOT_HEIGHT / 4)
     return rows.assign(height=high + step * (len(spans) - rows["line"]), floor=low)
 
 

@@ -4,13 +4,20 @@ Colour goes by family (baseline grey; norm variants greens and blues; multi-stre
 purples), lightness differs within one; marker and line type say the same again, in grey as well.
 """
 
+import functools
+import operator
 import os
+from collections.abc import Sequence
+from copy import deepcopy
+from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib
+import matplotlib.pyplot as plt
 import pandas as pd
 import plotnine as p9
+from plotnine.composition import Compose
 
 from depthbench.artifacts import ArtifactSpec
 
@@ -18,6 +25,7 @@ SUFFIXES = (".svg", ".pdf", ".png", ".csv")
 WIDTH = 6.75  # inch, two columns of print
 TEXT = 7.0  # pt, the smallest
 NOTE_WIDTH = 108  # characters of a line of the note below; a list of shapes and depths has wide ones
+LINE = 0.13  # inch, a line of text
 DPI = 300
 INK = "#333333"  # of words that stand in a panel
 
@@ -113,11 +121,39 @@ def theme(height: float) -> p9.theme:
     )
 
 
-def save(plot: p9.ggplot, frame: pd.DataFrame, parts: dict[str, Path]) -> None:
-    """Write the plot as SVG, PDF and PNG and its frame as CSV; the same input gives the same bytes."""
+def rate_label(lr: str) -> str:
+    """Return a rate for people: the tag `25e-4` is 2.5e-3."""
+    return f"{Decimal(lr):e}"
+
+
+def nothing(note: str) -> p9.ggplot:
+    """Return a figure without panels: the note alone."""
+    empty = p9.theme(panel_border=p9.element_blank(), panel_background=p9.element_blank())
+    return p9.ggplot() + p9.labs(caption=note) + theme(LINE * (note.count("\n") + 2)) + empty
+
+
+def compose(rows: Sequence[Sequence[p9.ggplot]], height: float, note: str) -> p9.ggplot | Compose:
+    """Return plots in rows of equal `height` [inch], and the note below; without plots the note alone."""
+    rows = [row for row in rows if row]
+    if not rows:
+        return nothing(note)
+    # The note of the first plot of the last row may run below its neighbours.
+    last = [rows[-1][0] + p9.labs(caption=note), *rows[-1][1:]]
+    lines = [functools.reduce(operator.or_, row) for row in [*rows[:-1], last]]
+    figure = functools.reduce(operator.truediv, lines)
+    size = p9.theme(figure_size=(WIDTH, height * len(rows) + LINE * (note.count("\n") + 1)))
+    return figure & size if isinstance(figure, Compose) else figure + size
+
+
+def save(plot: p9.ggplot | Compose, frame: pd.DataFrame, parts: dict[str, Path]) -> None:
+    """Write the plot as SVG, PDF and PNG and its frame as CSV, those of `parts`; equal input gives equal bytes."""
     os.environ["SOURCE_DATE_EPOCH"] = "0"  # matplotlib would write the time of day
-    figure = plot.draw()
-    with matplotlib.rc_context({"svg.hashsalt": "depthbench", "pdf.fonttype": 42}):
-        for suffix in SUFFIXES[:3]:
-            figure.savefig(parts[suffix], format=suffix[1:], dpi=DPI)
-    frame.to_csv(parts[".csv"], index=False, lineterminator="\n")
+    # plotnine sizes a scale of colour for the first resolution that it is written in, so a picture is drawn anew.
+    for suffixes in ((".svg", ".pdf"), (".png",)):
+        figure = deepcopy(plot).draw()
+        with matplotlib.rc_context({"svg.hashsalt": "depthbench", "pdf.fonttype": 42}):
+            for suffix in filter(parts.__contains__, suffixes):
+                figure.savefig(parts[suffix], format=suffix[1:], dpi=DPI)
+        plt.close(figure)
+    if ".csv" in parts:
+        frame.to_csv(parts[".csv"], index=False, lineterminator="\n")

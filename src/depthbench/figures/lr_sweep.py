@@ -8,7 +8,6 @@ documents.
 
 import math
 import textwrap
-from decimal import Decimal
 
 import matplotlib
 import numpy as np
@@ -29,7 +28,6 @@ COLUMNS = [
 PANEL_HEIGHT = 1.75  # inch, with its heading and ticks
 PLOT_HEIGHT = 1.35  # inch, without them
 MARGIN = 0.6  # inch, what a panel needs beside its plotting area
-LINE = 0.13  # inch, a line of text
 CROSS = 0.06  # inch, between a cross and its name
 PANEL_COLUMNS = 3
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
@@ -67,26 +65,20 @@ def remarks(frame: pd.DataFrame, table: pd.DataFrame) -> str:
 def names(rows: pd.DataFrame) -> str:
     """Return the runs of one design, e.g. `L16 d28 at 5e-3, 1e-2`; no line breaks within a shape's name."""
     rates = rows.assign(shape=shape_names(rows)).groupby("shape", sort=False)["lr"]
-    found = [f"{shape} at {', '.join(rate_label(lr) for lr in tags.unique())}" for shape, tags in rates]
+    found = [f"{shape} at {', '.join(_theme.rate_label(lr) for lr in tags.unique())}" for shape, tags in rates]
     return ", ".join(found).replace(" ", "\N{NO-BREAK SPACE}").replace(",\N{NO-BREAK SPACE}", ", ")
-
-
-def rate_label(lr: str) -> str:
-    """Return a rate for people: the tag `25e-4` is 2.5e-3."""
-    return f"{Decimal(lr):e}"
 
 
 def plot(frame: pd.DataFrame, note: str, spec: ArtifactSpec) -> p9.ggplot:
     """Return the panels of the designs that have something to draw, one legend, and the note below."""
     frame = place(frame)
-    n_panels, note_height = frame["panel"].nunique(), LINE * (note.count("\n") + 1)
+    n_panels, note_height = frame["panel"].nunique(), _theme.LINE * (note.count("\n") + 1)
     if not n_panels:
-        empty = p9.theme(panel_border=p9.element_blank(), panel_background=p9.element_blank())
-        return p9.ggplot() + p9.labs(caption=note) + _theme.theme(note_height + LINE) + empty
+        return _theme.nothing(note)
     n_columns = min(n_panels, PANEL_COLUMNS)
     n_rows = math.ceil(n_panels / n_columns)
     shapes = list(dict.fromkeys(frame.sort_values(["n_layers", "d_model"])["shape"]))
-    height = PANEL_HEIGHT * n_rows + LINE * (2 + 2 * math.ceil(len(shapes) / LEGEND_COLUMNS)) + note_height
+    height = PANEL_HEIGHT * n_rows + _theme.LINE * (2 + 2 * math.ceil(len(shapes) / LEGEND_COLUMNS)) + note_height
     figure = (
         p9.ggplot(frame, p9.aes("x", "loss", color="shape", shape="shape"))
         + layers(frame)
@@ -140,7 +132,7 @@ def layers(frame: pd.DataFrame) -> list:
         p9.geom_point(p9.aes("x", "height"), crosses, shape="x", size=1.8, stroke=0.6, **ink),
         *texts,
         p9.scale_x_continuous(
-            name="Peak learning rate", breaks=list(ticks["x"]), labels=list(map(rate_label, ticks["lr"]))
+            name="Peak learning rate", breaks=list(ticks["x"]), labels=list(map(_theme.rate_label, ticks["lr"]))
         ),
     ]
 
@@ -185,7 +177,7 @@ def place_crosses(rows: pd.DataFrame, width: float) -> pd.DataFrame:
     low, high = (np.nanmin(values), np.nanmax(values)) if np.isfinite(values).any() else (0.0, 1.0)
     diverged = rows[rows["status"] == "diverged"]
     rates = sorted(diverged["x"].unique(), reverse=True)
-    step = 1.1 * ((high - low) or 0.1) * LINE / max(PLOT_HEIGHT - LINE * len(rates), PLOT_HEIGHT / 4)
+    step = 1.1 * ((high - low) or 0.1) * _theme.LINE / max(PLOT_HEIGHT - _theme.LINE * len(rates), PLOT_HEIGHT / 4)
     depths = sorted(rows["n_layers"].unique())
     text = {x: f"{depth_names(sorted(own.unique()), depths)} diverged" for x, own in diverged.groupby("x")["n_layers"]}
     axis = rows[["x", "declared_x"]].to_numpy()
