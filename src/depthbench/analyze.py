@@ -57,13 +57,13 @@ class Result(NamedTuple):
             elif name == "block_mix_summary":
                 yield f"block_mix: the first {table['dead_sublayers'].iloc[0]} sub-layers pass over the newest sum"
             elif name == "prune":
-                row = table.loc[table["drop"].idxmax()]
+                row = table.loc[[table["drop"].idxmax()]].to_dict("records")[0]
                 of = f"{row['acc_norm_full']:.1%} (chance {row['chance']:.1%}, {row['n_items']} items)"
                 yield f"prune: largest drop {row['drop']:.1f} points of {of}, without block {row['skipped']}"
             elif name == "logitlens":
                 yield f"logitlens: kl {', '.join(f'{kl:.3g}' for kl in table['kl'])} nats from the embedding on"
             elif name == "transport":
-                row = table.iloc[-1]
+                row = table.to_dict("records")[-1]
                 interval = f"[{row['effective_rank_lo']:.2f}, {row['effective_rank_hi']:.2f}]"
                 yield f"transport: effective rank {row['effective_rank']:.2f} {interval} over the whole depth"
 

@@ -170,8 +170,14 @@ def analysis_spec(config: Config, run: Run) -> AnalysisSpec:
     if run in views.get("main", []):
         names = [name for name in get_args(AnalysisName) if name != "prune" or scored]
     elif run in views.get("sweep", []) and run.n_layers == study.depths.one:
-        names = ["angular"] if run.lr == study.common_lr or run.design in LR_EFFECT else []
+        shown = run.design in LR_EFFECT or (run.lr == study.common_lr and run.design in compared(config))
+        names = ["angular"] if shown else []
     return AnalysisSpec(names=names, calibration=study.calibration, arc_easy=scored if "prune" in names else None)
+
+
+def compared(config: Config) -> list[str]:
+    """Return the designs that are compared at the common rate: those of `main` but DeepNorm, which diverges there."""
+    return sorted({run.design for run in suites(config).get("main", [])} - {"deepnorm"})
 
 
 def request(config: Config, run: Run) -> Request:

@@ -3,10 +3,7 @@
 # Layer analyses compare designs at one depth, and show each at three; three designs stand for the rest.
 ONE, THREE = (STUDY.depths.one,), tuple(STUDY.depths.three)
 STAND_FOR = ("preln", "attnres_full", "hc")
-# DeepNorm is not compared at the rate of the others, at which it diverges in the paper.
-COMPARED = tuple(
-    sorted({r.design for r in runs.suites(CONFIG).get("main", [])} - {"deepnorm"})
-)
+COMPARED = tuple(runs.compared(CONFIG))
 STREAMS = tuple(n for n, d in CONFIG.designs.items() if d.family == "multi-stream")
 BLOCKS = tuple(
     n for n, d in CONFIG.designs.items() if (d.residual or n) == "attnres_block"
@@ -106,7 +103,7 @@ FIGURES = {
     "lr_effect": (
         "Fig. 13: angular distance between the states in front of layers l and l + n of models that differ in their learning rate, at one depth; one seed.",
         ["analysis/angular.csv"],
-        [Pick("sweep", ("preln", "lns"), depths=ONE)],
+        [Pick("sweep", runs.LR_EFFECT, depths=ONE)],
     ),
 }
 
