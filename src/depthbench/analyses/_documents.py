@@ -22,7 +22,8 @@ def stream(
 ) -> pd.DataFrame:
     """Return what `measure` finds in every batch, one pass in memory at a time."""
     with torch.no_grad():
-        return pd.concat([measure(base) for base in baselines(model, batches, compute)], ignore_index=True)
+        # A loop would hold the last pass while the next one is made.
+        return pd.concat(map(measure, baselines(model, batches, compute)), ignore_index=True)
 
 
 def frame(batch: Batch, cells: Mapping[str, Sequence[Any]], values: Mapping[str, Tensor]) -> pd.DataFrame:
