@@ -34,17 +34,17 @@ def equal(found, expected, rtol, atol):
 @MEASURE
 @pytest.mark.parametrize("design", KINDS)
 def test_order_and_batches_of_documents_change_nothing(module, design):
-    """Eight documents at once, in five batches, and in another order; all that differs is the order of sums."""
+    """Eight documents at once, in four batches, and in another order; all that differs is the order of sums."""
     model, tokens = small(design), documents(8)
-    expected = module.compute(model, [batch(tokens)], 50)
+    expected = module.compute(model, [batch(tokens)], 20)
     parts = [batch(part, start) for part, start in zip(tokens.split(2), (0, 2, 4, 6), strict=True)]
     order = torch.tensor([5, 2, 7, 0, 1, 6, 3, 4])
     keys, origins = batch(tokens).doc_keys, batch(tokens).origins
     shuffled = batch(tokens[order])._replace(
         doc_keys=tuple(keys[i] for i in order), origins=tuple(origins[i] for i in order)
     )
-    for batches in (parts, parts[::-1], [shuffled]):
-        equal(module.compute(model, batches, 50), expected, 1e-5, 1e-6)
+    for batches in (parts[::-1], [shuffled]):
+        equal(module.compute(model, batches, 20), expected, 1e-5, 1e-6)
     assert (len(expected) > 0) == applies(module, design)
 
 

@@ -25,7 +25,7 @@ def small(design, **changes):
     return generic(config(design, **changes), torch.float32)
 
 
-def trained(cfg, steps=8):
+def trained(cfg, steps=5):
     model, tokens = build_model(cfg), documents(8, 12)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(steps):
@@ -119,9 +119,10 @@ def test_weights_of_trained_models_rebuild_what_branches_read(design):
     pathway.check(trained(config(design, attnres_block_size=2)), documents(1))
 
 
-@pytest.mark.parametrize("n_layers", [1, 12])
+@pytest.mark.parametrize("n_layers", [1, 32])
 @pytest.mark.parametrize("design", EXACT)
 def test_weights_of_any_parameters_rebuild_what_branches_read(design, n_layers):
+    """Deep ones of HC cancel streams until u_k has lost three digits: that is no fault of the weights."""
     pathway.check(small(design, n_layers=n_layers), documents(1))
 
 

@@ -10,6 +10,7 @@ each other. Near chance no drop can be seen: compare `acc_norm_full` with `chanc
 """
 
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 import pandas as pd
@@ -20,7 +21,7 @@ from depthbench import stats
 from depthbench.device import compute_type
 from depthbench.evaluate import tasks
 from depthbench.evaluate.requests import Question
-from depthbench.evaluate.scoring import batches, encode, place, score, score_features
+from depthbench.evaluate.scoring import batches, encode, place, score_features
 from depthbench.model.backbone import Model
 
 INTACT = -1
@@ -53,15 +54,17 @@ def items(
         compute: "float32" or "bfloat16", the type of forward passes.
     """
     pairs = [encode(tokenizer, q.context, text, sequence_length) for q in asked for text in q.continuations]
-    cases = [(mode, s) for mode in model.residual.skip_modes for s in range(model.cfg.n_layers)]
+    cases = [("", INTACT), *((mode, s) for mode in model.residual.skip_modes for s in range(model.cfg.n_layers))]
     nll = {case: np.zeros(len(pairs)) for case in cases}
     for groups in batches(pairs):
         batch = place(pairs, groups, model.embed.weight.device)
         with compute_type(compute, batch.tokens.device):
-            for case, features in without_blocks(model, batch.tokens):
+            # The intact model runs as in `scoring.score`, so that its accuracy is that of `evaluate` to the bit.
+            intact = [(cases[0], model.features(batch.tokens))]
+            for case, features in chain(intact, without_blocks(model, batch.tokens)):
                 nll[case][batch.owners] = score_features(model, batch, features).nll
     rows = []
-    for (mode, skipped), found in [(("", INTACT), score(model, pairs, compute).nll), *nll.items()]:
+    for (mode, skipped), found in nll.items():
         values = iter(found)
         for question in asked:
             own = np.array([next(values) for _ in question.continuations])
