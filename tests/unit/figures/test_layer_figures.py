@@ -5,18 +5,15 @@ import warnings
 
 import matplotlib
 import numpy as np
-import pandas as pd
 import pytest
 from layer_tables import causal_score, tables, weight
 from matplotlib.colors import to_rgba
 from matplotlib.text import Text
 from synthetic import LABELS, TINY, Study, path
 
-from depthbench import figures
 from depthbench.artifacts import ArtifactSpec, read
 from depthbench.errors import UserError
 from depthbench.figures import _maps
-from depthbench.readers import COLUMNS
 
 SPACE = "\N{NO-BREAK SPACE}"
 ALL = (
@@ -313,23 +310,3 @@ def test_figures_are_drawn_with_designs_of_ones_own(tmp_path, name):
         figure = plot.draw()
     assert min(text.get_fontsize() for text in figure.findobj(Text) if text.get_text().strip()) >= 7
     assert figure.get_size_inches()[0] == 6.75
-
-
-# --- one model ---
-
-
-def test_one_model_has_its_own_figures(tmp_path):
-    rows = tables("attnres_block", 4) | {"logitlens": "not_requested"}
-    frames = {}
-    for name in ("angular", "causal", "block_mix", "block_mix_summary", "logitlens", "transport"):
-        types, none = COLUMNS[f"analysis/{name}.csv"], isinstance(rows[name], str)
-        made = pd.DataFrame([{}] if none else rows[name], columns=list(types))
-        frames[name] = made.assign(run_id="imported/model", status=rows[name] if none else "ok").astype(types)
-    drawn = figures.of_one(frames, tmp_path / "figures")
-    assert drawn == ["angular_distance", "causal_maps", "block_mixing"]
-    names = sorted(file.name for file in (tmp_path / "figures").iterdir())
-    assert names == sorted(f"{name}{suffix}" for name in drawn for suffix in (".png", ".svg"))
-    svg = (tmp_path / "figures" / "causal_maps.svg").read_text()
-    assert [word in svg for word in ("model L4", "model* L4", "threshold")] == [True] * 3
-    assert figures.of_one({"causal": frames["causal"].assign(status="diverged")}, tmp_path / "none") == []
-    assert not (tmp_path / "none").exists()
