@@ -32,6 +32,15 @@ def test_an_artifact_names_the_suites_of_its_runs(raw):
     }  # fmt: skip
 
 
+def test_an_artifact_knows_depths_where_it_reads_layer_analyses(raw):
+    loaded = config.load({**raw, "study": "paper"})
+    picked = picks.select(loaded, [picks.Pick("sweep", ("preln",), depths=(32,), lr="2e-3")])
+    assert [run.path for run in picked] == ["preln/400m-d896-l32/lr2e-3-s0"]
+    spec = json.loads(picks.artifact_spec(loaded, "figure", "f", ["analysis/angular.csv"], picked, []))
+    assert (spec["depths"], spec["common_lr"]) == ({"one": 32, "three": [16, 24, 32]}, "2e-3")
+    assert "depths" not in json.loads(picks.artifact_spec(loaded, "table", "t", ["validation.csv"], picked, []))
+
+
 def test_a_plan_needs_no_run_and_knows_the_declared_rate(raw):
     """Of planned runs an artifact has the plan and no files; a sweep's rate is not the declared one."""
     loaded = config.load({**raw, "study": "tiny"})

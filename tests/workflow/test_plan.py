@@ -19,8 +19,11 @@ ALWAYS = (
     *("designs", "suites", "shapes_main", "parameters", "learning_rates", "losses", "depth_trend", "paired"),
     *("contamination", "run_costs"),
     "validation_loss",
+    *("angular_distance", "layer_perturbation", "causal_maps", "permutation_maps", "pathways", "layer_pruning"),
+    *("logit_lens", "late_layers"),
 )
 SWEPT = ("shapes_backbone", "shapes_ladder", "moda_norms", "lr_audit", "seed_noise", "lr_sweep", "domain_nll")
+SWEPT += ("block_mixing", "stream_transport", "lr_effect")
 
 
 @pytest.mark.parametrize(

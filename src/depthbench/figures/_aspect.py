@@ -21,6 +21,7 @@ PLOT_HEIGHT = 1.6  # inch, without them
 LEGEND_HEIGHT = 0.45  # inch, of a legend below
 MARGIN = 0.6  # inch, what a panel needs beside its plotting area
 CHARACTER = 0.06  # inch, the mean width of one
+APART = 0.22  # inch, between the names of shapes
 CROSS = 0.06  # inch, between a cross and its name
 
 
@@ -68,7 +69,8 @@ def layers(frame: pd.DataFrame, width: float) -> list:
     full, diverged = frame[~frame["hollow"]], frame[frame["status"] == "diverged"]
     ok, hollow = full[full["status"] == "ok"], frame[frame["hollow"] & (frame["status"] == "ok")]
     lines = full[full.groupby(["panel", "design"])["x"].transform("nunique") > 1]
-    shapes = frame.groupby("tick").agg({"n_layers": "unique", "aspect_ratio": "first"})
+    shapes = frame.groupby("tick").agg({"n_layers": "unique", "aspect_ratio": "first", "inch": "first"})
+    shapes = shapes[apart(shapes.index.to_numpy(), APART * shapes["inch"].to_numpy())]
     depths = ["L" + ", ".join(map(str, depths)) for depths in shapes["n_layers"]]
     ratios = [f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.3g}" for ratio in shapes["aspect_ratio"]]
     style = {"size": _theme.TEXT, "color": _theme.INK}
@@ -93,6 +95,15 @@ def layers(frame: pd.DataFrame, width: float) -> list:
     ]
 
 
+def apart(ticks: np.ndarray, distance: np.ndarray) -> list[bool]:
+    """Return which of the sorted ticks have a label, so that each is a distance away from the one before."""
+    last, kept = -math.inf, []
+    for tick, least in zip(ticks, distance, strict=True):
+        kept.append(bool(tick - last >= least))
+        last = tick if kept[-1] else last
+    return kept
+
+
 def place(frame: pd.DataFrame, headings: Mapping[str, str], width: float) -> pd.DataFrame:
     """Add where each run of each panel, `width` inches wide, stands.
 
@@ -111,6 +122,7 @@ def place(frame: pd.DataFrame, headings: Mapping[str, str], width: float) -> pd.
         inch = (np.ptp(at) or 1.0) / (width - MARGIN)
         rank = rows["design"].map({design: i for i, design in enumerate(rows["design"].unique())})
         step = min(0.05 * inch, np.diff(at).min(initial=inch) / 3 / (rank.max() + 1))
+        rows["inch"] = inch
         rows["x"] = rows["tick"] + step * (rank - rank.max() / 2)
         # A panel of diverged runs only borrows the range of the others.
         seen = rows if rows["loss"].notna().any() else frame

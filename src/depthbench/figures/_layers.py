@@ -96,7 +96,7 @@ def note(spec: ArtifactSpec, table: pd.DataFrame, *sentences: str) -> str:
 
 def remarks(spec: ArtifactSpec, table: pd.DataFrame) -> list[str]:
     """Return sentences that name runs without values, runs with approximate ones, and those of other seeds."""
-    runs = table.drop_duplicates("run_id")
+    runs = table.drop_duplicates(["run_id", "status"])
     every = runs_frame(spec)
     groups = {title: runs[runs["status"] == status] for status, title in TITLES.items()}
     groups["Other seeds, not drawn"] = every[every["seed"] != 0]
