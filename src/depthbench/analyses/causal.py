@@ -11,6 +11,7 @@ of scale or direction of the state, which designs with norms in the stream bring
 Leaving out block s changes nothing in front of it: L + L (L - 1) / 2 block evaluations.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -40,16 +41,16 @@ def measure(base: Baseline) -> pd.DataFrame:
 
     n tokens lie above the floor and enter the sums of r, |u - v| and |u|; `ratio_max` is the largest r, 0 without one.
     """
-    n_layers, z = base.model.cfg.n_layers, base.depth_states
-    cells, sums = [], []
-    for mode in base.model.residual.skip_modes:
-        for skipped in range(n_layers - 1):
-            for layer, update in _updates(base, mode, skipped):
-                cells.append((mode, skipped, layer))
-                sums.append(_sums(z[layer + 1] - z[layer], update))
-    empty = torch.empty(len(SUMS), 0, len(base.batch.tokens), dtype=torch.float64)
-    values = dict(zip(SUMS, torch.stack(sums, 1) if sums else empty, strict=True))
+    z, modes = base.depth_states, base.model.residual.skip_modes
+    den = torch.stack([vector_norm(after - before, dim=-1) for before, after in itertools.pairwise(z)])
+    skips = list(itertools.product(modes, range(len(den) - 1)))
+    sums = [torch.empty(len(SUMS), 0, den.shape[1], dtype=torch.float64, device=den.device)]
+    for mode, skipped in skips:
+        change = [vector_norm(z[l + 1] - z[l] - update, dim=-1) for l, update in _updates(base, mode, skipped)]
+        sums.append(_sums(torch.stack(change), den[skipped + 1 :]))
+    values = dict(zip(SUMS, torch.cat(sums, 1), strict=True))
     counts = {name: values[name].long() for name in ("n", "n_floor")}
+    cells = [(mode, skipped, l) for mode, skipped in skips for l in range(skipped + 1, len(den))]
     named = {name: [cell[i] for cell in cells] for i, name in enumerate(CELLS)}
     return _documents.frame(base.batch, named, values | counts)
 
@@ -101,10 +102,9 @@ def _updates(base: Baseline, mode: str, skipped: int) -> Iterator[tuple[int, Ten
         before = after
 
 
-def _sums(intact: Tensor, changed: Tensor) -> Tensor:
-    """Return SUMS of two updates (B, C, D), (6, B) in float64."""
-    num, den = vector_norm(intact - changed, dim=-1), vector_norm(intact, dim=-1)
+def _sums(num: Tensor, den: Tensor) -> Tensor:
+    """Return SUMS over the tokens of |u - v| and |u|, both (layers, B, C): (6, layers, B) in float64."""
     counted = den > FLOOR
     ratio = torch.where(counted, num / den, 0)
     sums = (counted, ratio, num * counted, den * counted, ~counted)
-    return torch.stack([*(x.double().sum(1) for x in sums), ratio.amax(1).double()])
+    return torch.stack([*(x.double().sum(-1) for x in sums), ratio.amax(-1).double()])
