@@ -174,9 +174,9 @@ def read(files: Iterable[Path], spec: ArtifactSpec) -> dict[str, pd.DataFrame]:
         frames[Path(name).stem] = pd.concat(parts, ignore_index=True) if parts else none
     for name, frame in frames.items():
         if name == "validation":
-            _check_same(frame, "data_id", "trained and measured on other texts than")
+            _check_same(frame, "data_id", "trained and measured on other texts than", "the folders")
         elif "calib_id" in frame:
-            _check_same(frame, "calib_id", "analysed on another calibration set than")
+            _check_same(frame, "calib_id", "its layers were analysed on other texts than those of", "analysis/")
     return frames
 
 
@@ -206,11 +206,11 @@ def _read_one(path: Path, name: str, expected: str) -> pd.DataFrame:
     return frame
 
 
-def _check_same(frame: pd.DataFrame, column: str, what: str) -> None:
+def _check_same(frame: pd.DataFrame, column: str, what: str, removed: str) -> None:
     groups = frame.groupby(column, sort=False)["run_id"].agg(lambda ids: [*dict.fromkeys(ids)])
     if len(groups) > 1:
         problem = f"{', '.join(groups.iloc[1])}: {what} {groups.iloc[0][0]}"
-        raise UserError("E-RUN", f"{problem}; remove the folders of either side and run snakemake again")
+        raise UserError("E-RUN", f"{problem}; remove {removed} of either side and run snakemake again")
 
 
 def load(package: str, name: str, spec: ArtifactSpec) -> ModuleType:

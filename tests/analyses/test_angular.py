@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from models import config, generic, through
-from passes import batch, documents, given
+from toy import batch, documents, given
 
 from depthbench import stats
 from depthbench.analyses import angular

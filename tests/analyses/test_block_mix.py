@@ -1,7 +1,7 @@
 import pytest
 import torch
 from models import config, generic
-from passes import batch, documents
+from toy import batch, documents
 
 from depthbench.analyses import _documents, block_mix, pathway
 

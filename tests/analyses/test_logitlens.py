@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from models import config, generic
-from passes import batch, documents, given
+from toy import batch, documents, given
 
 from depthbench.analyses import _baseline, logitlens
 from depthbench.designs import DESIGNS

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from models import config, generic
-from passes import batch, documents
+from toy import batch, documents
 
 from depthbench.analyses import angular, block_mix, logitlens, pathway, transport
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 from models import config, generic
-from passes import batch, documents
+from toy import batch, documents
 
 from depthbench import residuals
 from depthbench.analyses import pathway

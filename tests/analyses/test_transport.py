@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from models import config, generic
-from passes import batch, documents
+from toy import batch, documents
 
 from depthbench.analyses import transport
 from depthbench.model import build_model

@@ -1,5 +1,6 @@
-"""A model of known updates with the interface that analyses use, and batches of chosen documents."""
+"""A model of known updates with the interface that analyses use, passes of known states, batches of documents."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import torch
@@ -41,3 +42,13 @@ def drawn(n_documents, n_tokens=7, vocab_size=23, seed=0):
     """Documents of random tokens."""
     generator = torch.Generator().manual_seed(seed)
     return batch(torch.randint(vocab_size, (n_documents, n_tokens), generator=generator))
+
+
+def documents(n=6, n_tokens=7, vocab_size=23):
+    return torch.randint(vocab_size, (n, n_tokens), generator=torch.Generator().manual_seed(0))
+
+
+def given(states, n_documents=1):
+    """A pass with known depth states, a list of (B, C, D)."""
+    tokens = torch.zeros(states[0].shape[:2], dtype=torch.int64)
+    return SimpleNamespace(depth_states=states, states=states, batch=batch(tokens), forward=nullcontext)

@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from depthbench.artifacts import ArtifactSpec, runs_frame
-from depthbench.errors import UserError
 from depthbench.figures import _aspect, _theme
 
 MEASURED = ("ok", "approximate")
@@ -41,19 +40,9 @@ MARKS: dict[str, Callable[[Any], str]] = {
 
 
 def joined(rows: pd.DataFrame, spec: ArtifactSpec) -> pd.DataFrame:
-    """Return the runs of seed 0 in the order in which they are shown, with their rows of one analysis.
-
-    Raises:
-        UserError: E-RUN for runs that were analysed on different texts.
-    """
+    """Return the runs of seed 0 in the order in which they are shown, with their rows of one analysis."""
     table = runs_frame(spec).merge(rows.drop(columns="data_id"), on="run_id", how="left", validate="1:m")
     table = table[table["seed"] == 0]
-    measured = table[table["status"].isin(MEASURED)]
-    ids = measured.drop_duplicates("calib_id")
-    if len(ids) > 1:
-        first, second = ids["run_id"].iloc[:2]
-        problem = f"{second}: its layers were analysed on other texts than those of {first}"
-        raise UserError("E-RUN", f"{problem}; remove the folder analysis/ of either side and run snakemake again")
     return table.assign(status=table["status"].fillna("missing")).reset_index(drop=True)
 
 
