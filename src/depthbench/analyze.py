@@ -14,8 +14,8 @@ import pandas as pd
 import torch
 
 from depthbench import files, loading, lock, progress, runfiles
-from depthbench.analyses import angular, block_mix, causal, logitlens, pathway, permutation, prune, transport
-from depthbench.analyses._baseline import Baseline, batches
+from depthbench.analyses import angular, batches, block_mix, causal, logitlens, pathway, permutation, prune, transport
+from depthbench.analyses._baseline import Baseline
 from depthbench.data.calibration import Calibration, calibration
 from depthbench.errors import UserError
 from depthbench.evaluate.requests import questions

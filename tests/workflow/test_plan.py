@@ -27,10 +27,13 @@ SWEPT += ("block_mixing", "stream_transport", "lr_effect")
 
 
 @pytest.mark.parametrize(
-    ("study", "runs", "artifacts"), [("micro", 4, ALWAYS), ("tiny", 3 * len(DESIGNS) + 16, ALWAYS + SWEPT)]
+    ("study", "runs", "analyzed", "artifacts"),
+    # of the sweep of `tiny`, Pre-LN and LNS at the three rates that are not their own
+    [("micro", 4, 4, ALWAYS), ("tiny", 3 * len(DESIGNS) + 16, 3 * len(DESIGNS) + 6, ALWAYS + SWEPT)],
 )
-def test_job_counts(checkout, study, runs, artifacts):
-    jobs = {"fetch": 1, "prepare": 1, "train": runs, "evaluate": runs, "all": 1} | dict.fromkeys(artifacts, 1)
+def test_job_counts(checkout, study, runs, analyzed, artifacts):
+    jobs = {"fetch": 1, "prepare": 1, "train": runs, "evaluate": runs, "analyze": analyzed, "all": 1}
+    jobs |= dict.fromkeys(artifacts, 1)
     assert checkout.plan("--config", f"study={study}")[0] == jobs
 
 
@@ -145,6 +148,19 @@ def test_a_table_of_a_suite_that_the_study_lacks_says_why(checkout):
     assert done.returncode == 1
     line = "E-STUDY domain_nll: study micro declares none of its runs (suites: main, scored on tasks)"
     assert line in done.stdout + done.stderr
+    done = checkout.call("snakemake", "-n", "lr_effect", "--config", "study=micro")
+    assert done.returncode == 1
+    line = "E-STUDY lr_effect: study micro declares none of its runs (suites: sweep of preln, lns)"
+    assert line in done.stdout + done.stderr
+
+
+def test_figures_of_layers_analyse_the_runs_that_they_show(checkout):
+    jobs, _ = checkout.plan("angular_distance", "--config", "study=paper")
+    # ten designs at three depths, and LNS at the rate of the others; DeepNorm is left out there
+    assert (jobs["train"], jobs["analyze"]) == (31, 31)
+    assert "evaluate" not in jobs
+    jobs, _ = checkout.plan("lr_effect", "--config", "study=paper")
+    assert (jobs["train"], jobs["analyze"]) == (8, 8)
 
 
 def test_control_suites_are_a_target_of_their_own(checkout):

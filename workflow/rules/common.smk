@@ -144,7 +144,9 @@ def artifact_input(registry, name):
     _, names, picks = registry[name]
     if not declared(picks):
         suites = ", ".join(
-            f"{pick.suite}, scored on tasks" if pick.scored else pick.suite
+            pick.suite
+            + (f" of {', '.join(pick.designs)}" if pick.designs else "")
+            + ", scored on tasks" * pick.scored
             for pick in picks
         )
         line = f"E-STUDY {name}: study {CONFIG.study} declares none of its runs (suites: {suites})"

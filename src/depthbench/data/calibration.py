@@ -30,15 +30,13 @@ def calibration(folder: Path, documents: int, tokens: int, sequence_length: int)
     Raises:
         UserError: E-CALIB if there are fewer than N documents of C tokens, or C is longer than a window; E-SHARD.
     """
-    asked = f"calibration of {documents} documents (N) x {tokens} tokens (C)"
-    if tokens > sequence_length:
-        raise UserError("E-CALIB", f"{asked}: C must be at most T = {sequence_length}, the window of the training")
     long_enough = (row for row in Heldout(folder, tokens) if len(row.tokens) == tokens)
     taken = list(islice(long_enough, documents))
-    if len(taken) < documents:
+    if len(taken) < documents or tokens > sequence_length:
         raise UserError(
             "E-CALIB",
-            f"{asked}, T = {sequence_length}: {folder} holds out {len(taken)} documents of C tokens or more; "
+            f"calibration of N = {documents} documents x C = {tokens} tokens: {folder} holds out {len(taken)} of them, "
+            f"and C must be at most T = {sequence_length}, the window of the training; "
             "take fewer or shorter ones in studies.*.calibration, or hold out more text",
         )
     rows = np.stack([row.tokens for row in taken])

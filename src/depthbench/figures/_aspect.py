@@ -128,6 +128,7 @@ def place(frame: pd.DataFrame, headings: Mapping[str, str], width: float) -> pd.
         seen = rows if rows["loss"].notna().any() else frame
         values = seen[["loss", "loss_lo", "loss_hi"]].to_numpy()
         low, high = (np.nanmin(values), np.nanmax(values)) if np.isfinite(values).any() else (0.0, 1.0)
+        high = high if high > low else low + 0.1  # equal values give no range
         parts.append(place_crosses(rows, inch, low, high))
     return pd.concat(parts)
 

@@ -21,6 +21,7 @@ STRIP = 0.17  # inch, ticks and space above and below a panel, without its headi
 BESIDE = 0.25  # inch, ticks and space beside a panel
 BELOW = 0.75  # inch, title of the axis and scale of colour
 MARK = 0.35  # inch, between marks of the scale of colour
+SIGMA = 0.05  # of signed scales, linear below
 CHARACTER = 0.061  # inch, a wide one of a heading
 COLUMNS, FEWEST = 6, 3  # panels in a row
 TICKS = 4
@@ -228,7 +229,7 @@ def shades(limits: tuple[float, float], kind: Measure, marks: dict[float, str]) 
         breaks=list(marks),
         labels=list(marks.values()),
         na_value=GREY,
-        trans=pseudo_log_trans(sigma=0.05, base=10) if kind.signed else "identity",
+        trans=pseudo_log_trans(sigma=SIGMA, base=10) if kind.signed else "identity",
     )
     return [scale, p9.guides(fill=p9.guide_colorbar(nbin=64))]
 
@@ -236,9 +237,13 @@ def shades(limits: tuple[float, float], kind: Measure, marks: dict[float, str]) 
 def bar_marks(low: float, high: float, kind: Measure, above: bool, gap: float) -> dict[float, str]:
     """Return where the bar has a tick -> what stands there; ticks are at least the share `gap` of it apart."""
     if kind.signed:
-        powers = [sign * 10.0**e for sign in (-1, 1) for e in range(-1, 6)]
-        at = [value for value in sorted([*powers, 0.0]) if low <= value <= high]
-        return {value: f"{value:g}" for value in at}
+        stretch = pseudo_log_trans(sigma=SIGMA, base=10).transform
+        apart = gap * (stretch(high) - stretch(low))
+        at = [0.0]
+        for power in (sign * 10.0**e for e in range(-1, 9) for sign in (1, -1)):
+            if low <= power <= high and all(abs(stretch(power) - stretch(other)) >= apart for other in at):
+                at.append(power)
+        return {value: f"{value:g}" for value in sorted(at)}
     step = next(s for e in range(-9, 9) for s in (10.0**e, 2 * 10.0**e, 5 * 10.0**e) if s / high >= gap)
     at = [round(i * step, 10) for i in range(int(high / step + 1e-9) + 1)]
     fixed = {kind.threshold: f"{kind.threshold:g}\nthreshold"} if kind.threshold is not None else {}

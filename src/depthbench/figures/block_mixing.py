@@ -63,7 +63,7 @@ def dead(frame: pd.DataFrame, summary: pd.DataFrame) -> str:
     runs = frame.drop_duplicates("run_id").merge(summary.drop(columns="status"), on="run_id")
     runs = runs.dropna(subset=["dead_sublayers", "dead_layers"])
     named = [
-        f"{panel}: {count} sub-layers ({layers} layers)"
+        f"{panel}: {count} (layers: {layers})"
         for panel, count, layers in zip(runs["panel"], runs["dead_sublayers"], runs["dead_layers"], strict=True)
     ]
-    return f"Running sum below 0.05 from sub-layer 1 on: {'; '.join(named)}." if named else ""
+    return f"Sub-layers from 1 on with a running sum below 0.05: {'; '.join(named)}." if named else ""

@@ -68,10 +68,10 @@ def test_documents_of_prepared_text(tmp_path):
             4,
             5,
             8,
-            r"4 documents \(N\) x 5 tokens \(C\), T = 8: .* holds out 3 documents of C tokens or more; take fewer",
+            r"N = 4 documents x C = 5 tokens: .* holds out 3 of them, and C must be at most T = 8, .*; take fewer",
         ),
-        (1, 10, 64, r"1 documents \(N\) x 10 tokens \(C\), T = 64: .* holds out 0 documents"),
-        (2, 9, 8, r"2 documents \(N\) x 9 tokens \(C\): C must be at most T = 8"),
+        (1, 10, 64, r"N = 1 documents x C = 10 tokens: .* holds out 0 of them"),
+        (2, 9, 8, r"N = 2 documents x C = 9 tokens: .* C must be at most T = 8"),
     ],
 )
 def test_too_much_to_ask(heldout, documents, tokens, window, told):

@@ -228,8 +228,8 @@ def test_shares_of_a_block_add_up_and_its_dead_segment_is_told(tmp_path):
     np.testing.assert_allclose(frame["alpha"].fillna(0) + frame["beta"], 1)
     assert frame["panel"].unique().tolist() == [f"Block AttnRes L{depth}" for depth in (4, 8, 16)]
     assert told == (
-        "Dashed: borders of blocks. Running sum below 0.05 from sub-layer 1 on: Block AttnRes L4: 2 sub-layers (1 "
-        "layers); Block AttnRes L8: 4 sub-layers (2 layers); Block AttnRes L16: 8 sub-layers (4 layers)."
+        "Dashed: borders of blocks. Sub-layers from 1 on with a running sum below 0.05: Block AttnRes L4: 2 "
+        "(layers: 1); Block AttnRes L8: 4 (layers: 2); Block AttnRes L16: 8 (layers: 4)."
     )
 
 
@@ -282,7 +282,7 @@ def test_models_of_one_and_two_layers_say_so(tmp_path):
 
 def test_runs_analysed_on_other_texts_are_refused(tmp_path):
     study = made(tmp_path, "logit_lens", ("preln", "hc"), hc_16={"layers": {"calib_id": "decaf"}})
-    with pytest.raises(UserError, match=r"E-RUN .*hc/t-d28-l16.* on other texts than those of .*; remove"):
+    with pytest.raises(UserError, match=r"E-RUN .* on other texts than those of .*hc/t-d28-l16.*; remove"):
         draw(study, "logit_lens")
 
 
