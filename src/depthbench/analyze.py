@@ -61,7 +61,9 @@ def analyze(folder: Path, spec: AnalysisSpec, data: Path | None = None, complete
             texts.folder, spec.calibration.documents, spec.calibration.tokens, record["spec"]["sequence_length"]
         )
         try:
-            found = _measured(runfiles.load(folder, texts.folder), spec, sample) if record["status"] == "ok" else None
+            found = (
+                _measured(runfiles.load(folder, texts.folder), spec, sample) if record["status"] != "diverged" else None
+            )
         except UserError as error:
             raise UserError(error.code, f"{record['run_id']}: {str(error).removeprefix(error.code + ' ')}") from None
         frames: dict[str, pd.DataFrame] = {}
