@@ -9,6 +9,7 @@ import re
 import sys
 import tarfile
 import tempfile
+import warnings
 import zlib
 from dataclasses import asdict
 from pathlib import Path
@@ -24,10 +25,11 @@ DESIGNS = (
     *("preln", "sandwich", "lns", "deepnorm", "keel", "hc", "mhc"),
     *("attnres_full", "attnres_block", "moda", "moda_postln"),
 )
-BLOCKS = dict(
-    preln="default", sandwich="peri_norm", lns="default_scaled", deepnorm="deepnorm", keel="keel", hc="hc", mhc="mhc",
-    attnres_full="attnres", attnres_block="attnres", moda="moda", moda_postln="post_norm_moda",
-)  # fmt: skip
+BLOCKS = {
+    **{"preln": "default", "sandwich": "peri_norm", "lns": "default_scaled", "deepnorm": "deepnorm", "keel": "keel"},
+    **{"hc": "hc", "mhc": "mhc", "attnres_full": "attnres", "attnres_block": "attnres"},
+    **{"moda": "moda", "moda_postln": "post_norm_moda"},
+}
 WRAP = ("moda", "moda_postln")
 NAMES = [
     (r"^embed\.", "embeddings."),
@@ -129,7 +131,8 @@ def their_config(cfg):
 def save(folder, state):
     """PyTorch's own saver; a step of the optimizer stands in for its state, which is not read."""
     moments = {"step": torch.tensor(3.0)}
-    dcp.save({"model": state, "optim": {"state": moments}}, checkpoint_id=folder, no_dist=True)
+    with warnings.catch_warnings(action="ignore"):  # of a single process
+        dcp.save({"model": state, "optim": {"state": moments}}, checkpoint_id=folder, no_dist=True)
 
 
 def write(folder, model, saver=save, config=None, state=None):

@@ -60,21 +60,24 @@ def model_config(about: dict[str, Any]) -> ModelConfig:
                 raise _variant(path, value)
         design = _design(block)
         _check_overrides(model, block, design)
-        if "rope" not in mixer or mixer["rope"].get("name", "default") != "default":
-            raise _variant("model.block.sequence_mixer.rope", mixer.get("rope"))
+        rope = mixer.get("rope")
+        if not rope or rope.get("name", "default") != "default":
+            raise _variant("model.block.sequence_mixer.rope", rope)
         return ModelConfig(
             **{key: model[key] for key in ("d_model", "n_layers", "vocab_size")},
             n_heads=mixer["n_heads"],
             n_kv_heads=mixer.get("n_kv_heads"),
             head_dim=mixer.get("head_dim"),
-            rope_theta=float(mixer["rope"].get("theta", THEIR_THETA)),
+            rope_theta=float(rope.get("theta", THEIR_THETA)),
             d_ff=block["feed_forward"]["hidden_size"],
             norm_eps=_eps(model, design),
             **_own(block, design),
         )
+    except UserError:
+        raise
     except KeyError as error:
         raise UserError("E-CKPT", f"config.json: no key {error.args[0]!r}; download it again") from None
-    except (TypeError, AttributeError) as error:
+    except (TypeError, AttributeError, ValueError) as error:
         raise UserError("E-CKPT", f"config.json: not that of a checkpoint ({error}); download it again") from None
 
 
@@ -87,7 +90,9 @@ def _walk(value: Any, path: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def _variant(path: str, value: Any) -> UserError:
-    return UserError("E-VARIANT", f"{path}: {value!r:.80} is none of the designs that are read: {', '.join(IMPORTED)}")
+    return UserError(
+        "E-VARIANT", f"{path}: {value!r:.80} lies outside the designs that are read: {', '.join(IMPORTED)}"
+    )
 
 
 def _design(block: dict[str, Any]) -> str:
