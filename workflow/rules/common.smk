@@ -105,8 +105,12 @@ def data_unless_made(names, kind="runs"):
 
 
 def missing(picked):
-    """The runs that an artifact goes without, by path: with partial=true those that are not trained."""
-    return [run.path for run in picked if CONFIG.partial and not trained(run)]
+    """The runs that an artifact goes without, by path: with partial=true those that are still to be trained."""
+    return [
+        run.path
+        for run in picked
+        if CONFIG.partial and run.path not in IMPORTED and not trained(run)
+    ]
 
 
 def files_of(picked, *names):

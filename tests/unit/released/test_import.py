@@ -13,6 +13,7 @@ from depthbench import evaluate, files, train
 from depthbench.data.loader import Heldout
 from depthbench.errors import UserError
 from depthbench.model import ModelConfig
+from depthbench.readers import COLUMNS, READERS
 from depthbench.released import import_checkpoint
 
 READOUT = {"hc": {"hc_readout": "sum_then_norm"}}
@@ -47,7 +48,7 @@ def test_an_import_loads_as_a_run(prepared, asked, tmp_path, design):
         assert torch.equal(loaded.model(tokens), model.float()(tokens))
     assert loaded.config == model.cfg
     assert (tmp_path / "run" / "tokenizer.json").read_text() == (prepared.folder / "tokenizer.json").read_text()
-    assert loaded.tokenizer.get_vocab_size() == 512
+    assert loaded.tokenizer.token_to_id("<|endoftext|>") == 511
 
 
 def test_the_record_names_its_sources(asked, tmp_path):
@@ -63,6 +64,10 @@ def test_the_record_names_its_sources(asked, tmp_path):
     assert record["imported"]["sha256"] == {name: files.sha256(source / name) for name in names}
     assert record["spec"]["precision"] == {"master": "bfloat16", "compute": "bfloat16"}
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    (row,) = READERS["run.json"](tmp_path / "run" / "run.json").astype(COLUMNS["run.json"]).to_dict("records")
+    assert (row["status"], row["step"], row["n_legs"], row["commit"]) == ("imported", 7600, 0, "")
+    assert not row["mixed_commit"]
+    assert pd.isna(row["tokens"])
 
 
 @pytest.mark.parametrize(
