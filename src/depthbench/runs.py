@@ -159,7 +159,7 @@ def imported(config: Config) -> dict[Run, str]:
 
 def made_by(config: Config, run: Run) -> RunSpec | ImportSpec:
     """Return all that decides how a run comes to be: by training, or by import."""
-    trained, folder = spec(config, run), imported(config).get(run)
+    trained, folder = spec(config, run), config.studies[config.study].imported.get(run.path)
     if folder is None:
         return trained
     must_be = {"design", "d_model", "n_layers", "hc_readout"} & trained.model.keys()
