@@ -14,11 +14,13 @@ report: "workflow/report/workflow.rst"
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
+include: "workflow/rules/import.smk"
 include: "workflow/rules/preflight.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/analyze.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
+include: "workflow/rules/export.smk"
 
 
 rule all:

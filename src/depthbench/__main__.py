@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from depthbench import people
+from depthbench import exchange, people
 from depthbench.errors import UserError
 
 STOPPED = 75  # exit status of a training that saved and left on a signal
@@ -280,7 +280,8 @@ def figure(
     figures.write(parsed.name, files or [], parsed, out)
 
 
-for command in (people.shapes, people.plan, people.status, people.mirror):
+app.command(name="import")(exchange.import_)
+for command in (exchange.export, people.shapes, people.plan, people.status, people.mirror):
     app.command()(command)
 
 

@@ -84,7 +84,7 @@ def analyze(folder: Path, spec: AnalysisSpec, data: Path | None = None, complete
         size = spec.calibration
         sample = calibration(texts.folder, size.documents, size.tokens, record["spec"]["sequence_length"])
         found = None
-        if record["status"] == "ok":
+        if record["status"] != "diverged":
             try:
                 found = _measured(runfiles.load(folder, texts.folder), spec, sample)
             except UserError as error:

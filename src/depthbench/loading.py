@@ -1,4 +1,4 @@
-"""Reading a trained run back: weights, configuration, tokenizer, record."""
+"""Reading a run back, trained here or imported, or an exported folder: weights, configuration, tokenizer, record."""
 
 import json
 from pathlib import Path
@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from depthbench import files
+from depthbench import files, llama
 from depthbench.data import tokenizer
 from depthbench.data.loader import manifest
 from depthbench.errors import UserError
 from depthbench.model import ModelConfig, build_model
 from depthbench.model.backbone import Model
-from depthbench.specs import RunSpec
+from depthbench.specs import ImportSpec, RunSpec
 
 KEYS = ("run_id", "status", "spec", "data", "data_id", "sha256")  # of run.json, that are read here and in evaluations
 
@@ -28,15 +28,19 @@ class Loaded(NamedTuple):
 
 
 def record(folder: Path) -> dict[str, Any]:
-    """Return the run.json of a run's folder.
+    """Return the run.json of a run's folder, or what the config.json of an exported folder holds of it.
 
     Raises:
         UserError: E-RUN if there is none, or none that can be read.
     """
     path = folder / "run.json"
     try:
-        found = json.loads(path.read_text())
-        RunSpec.model_validate(found["spec"])
+        if not path.exists() and (folder / "config.json").exists():
+            path = folder / "config.json"
+            found = json.loads(path.read_text())["depthbench"]
+        else:
+            found = json.loads(path.read_text())
+        (ImportSpec if "source" in found["spec"] else RunSpec).model_validate(found["spec"])
         return {key: found[key] for key in KEYS} | found
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
@@ -46,29 +50,44 @@ def record(folder: Path) -> dict[str, Any]:
 
 
 def data_of(folder: Path, found: dict[str, Any]) -> Path:
-    """Return the prepared data that the run in `folder` was trained on."""
+    """Return the prepared data that belongs to the run in `folder`: that of its training.
+
+    Raises:
+        UserError: E-RUN for an import or export that names none.
+    """
+    if found["data"] is None:
+        raise UserError("E-RUN", f"{folder}: names no prepared data; give some with --data")
     return (folder / found["data"]).resolve()
 
 
 def load(folder: str | Path, data: str | Path | None = None) -> Loaded:
-    """Load a run.
+    """Load a run, trained here or imported, or an exported folder.
 
     Args:
         folder: The run's folder, e.g. `results/tiny/runs/preln/t-d28-l16/lr1e-2-s0`.
-        data: The prepared data whose tokenizer is read; default: the one named in run.json.
+        data: The prepared data whose tokenizer is read; default: the one in the folder, or named in run.json.
 
     Raises:
         UserError: E-RUN if the folder holds no finished run or its weights are not those of its record,
-            E-SHARD if the prepared data is not there.
+            E-SHARD if the prepared data is not there, E-TOK if the model was trained with another tokenizer.
     """
     folder = Path(folder)
     found = record(folder)
     weights = folder / "model.safetensors"
     if not weights.exists() or files.sha256(weights) != found["sha256"]["model.safetensors"]:
-        raise UserError("E-RUN", f"{weights}: missing, or not the weights of its run.json; train the run again")
+        raise UserError("E-RUN", f"{weights}: missing, or not the weights of its record; make the folder again")
     config = ModelConfig.read(found["spec"]["model"])
     model = build_model(config)
-    model.load_state_dict(load_file(weights))
-    prepared = Path(data) if data else data_of(folder, found)
-    manifest(prepared)
-    return Loaded(model.eval(), config, tokenizer.load(prepared / "tokenizer.json"), found)
+    state = load_file(weights)
+    model.load_state_dict(llama.ours(state) if found.get("format") == llama.FORMAT else state)
+    return Loaded(model.eval(), config, _tokenizer(folder, found, config, data), found)
+
+
+def _tokenizer(folder: Path, found: dict[str, Any], config: ModelConfig, data: str | Path | None) -> Tokenizer:
+    place = folder
+    if data or not (folder / "tokenizer.json").exists():
+        place = Path(data) if data else data_of(folder, found)
+        manifest(place)
+    loaded = tokenizer.load(place / "tokenizer.json")
+    tokenizer.check(loaded, config.vocab_size, place)
+    return loaded

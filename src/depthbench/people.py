@@ -91,7 +91,9 @@ def status(
     study: Annotated[str | None, typer.Option(help="Study of config.yaml; default: the one named there.")] = None,
     results: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("results"),
 ) -> None:
-    """Tell which runs of a study are done, running, diverged, stopped, stale or missing, and which mix commits.
+    """Tell which runs of a study are done, imported, running, diverged, stopped, stale or missing.
+
+    It also tells which mix commits.
 
     Example: depthbench status --study tiny
     """
@@ -102,7 +104,7 @@ def status(
     folder = results / config.study / "runs"
     views = {config.study: runs.suites(config), f"{config.study} controls": runs.controls(config)}
     found = {name: reader.status(config, runs.union(view), folder) for name, view in views.items() if view}
-    open_ends = [s for members in found.values() for s in members if s.state != "done" or s.mixed]
+    open_ends = [s for members in found.values() for s in members if s.state not in ("done", "imported") or s.mixed]
     _print_table(
         ["run", "state", "step", "remark"],
         [

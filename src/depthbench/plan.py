@@ -19,7 +19,7 @@ WEIGHT_BYTES = {None: 4, "bfloat16": 2}
 
 @dataclass(frozen=True)
 class Row:
-    """The runs of one suite, or of all; `n_new` of them stand in no suite before it."""
+    """The runs of one suite, or of all; `n_new` of them are trained and stand in no suite before it."""
 
     suite: str
     n_runs: int
@@ -38,12 +38,13 @@ def plan(config: Config, train_tokens: int | None, mfu: float, device: str) -> l
 
     `train_tokens` is the size of the prepared text.
     """
-    seen: set[Run] = set()
+    imported = set(runs.imported(config))
+    seen: set[Run] = set(imported)
     rows = []
     for suite, members in runs.suites(config).items():
         rows.append(_row(config, suite, members, seen, train_tokens, mfu * PEAKS[device]))
         seen |= set(members)
-    rows.append(_row(config, "study", list(seen), set(), train_tokens, mfu * PEAKS[device]))
+    rows.append(_row(config, "study", list(seen), imported, train_tokens, mfu * PEAKS[device]))
     for suite, members in runs.controls(config).items():
         rows.append(_row(config, f"control {suite}", members, seen, train_tokens, mfu * PEAKS[device]))
     return rows

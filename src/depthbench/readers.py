@@ -25,11 +25,12 @@ def _analysis(**columns: str) -> dict[str, str]:
 
 
 CURVE = {**dict.fromkeys(("tau", "fraction", "lo", "hi"), "float64"), "is_paper": "boolean", "reason": "str"}
-# The columns that artifacts use, and their types. A diverged run has no loss and no documents. `base_params` is
-# the size of Pre-LN of the run's shape.
+# The columns that artifacts use, and their types. A diverged run has no loss and no documents, an imported one no
+# legs. `base_params` is the size of Pre-LN of the run's shape.
 COLUMNS = {
     "run.json": dict.fromkeys(("run_id", "status", "commit", "device", "kernels", "threads", "host", "ranks"), "str")
-    | dict.fromkeys(("step", "tokens", "n_params", "base_params", "n_legs"), "int64")
+    | dict.fromkeys(("n_params", "base_params", "n_legs"), "int64")
+    | dict.fromkeys(("step", "tokens"), "Int64")
     | {"seconds": "float64", "mixed_commit": "bool"},
     "metrics.jsonl": {"run_id": "str", "step": "int64", "tokens": "int64"}
     | {"tokens_per_s": "float64", "memory_bytes": "int64"},
@@ -193,9 +194,9 @@ class _Spec:
 @dataclass(frozen=True)
 class _Record:
     run_id: str
-    status: Literal["ok", "diverged"]
-    step: int
-    tokens: int
+    status: Literal["ok", "diverged", "imported"]
+    step: int | None
+    tokens: int | None
     n_params: int
     legs: list[_Leg]
     spec: _Spec

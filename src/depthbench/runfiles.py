@@ -17,22 +17,25 @@ class Texts(NamedTuple):
 
     folder: Path
     keys: dict[str, Any]  # the columns that every table of a run starts with
-    own: bool  # those of its training; results on others would compare what cannot be compared
+    own: bool  # those of its training or import; results on others would compare what cannot be compared
 
 
 def texts(folder: Path, record: dict[str, Any], data: Path | None) -> Texts:
-    """Return the texts to measure a run on; none given: those that it was trained with.
+    """Return the texts to measure a run on; none given: those that it was trained with, or imported for.
+
+    To a run that was imported without data all texts are its own.
 
     Raises:
-        UserError: E-SHARD if they are not there, E-RUN if its own have been replaced by others.
+        UserError: E-SHARD if they are not there, E-RUN if its own have been replaced by others, or there are none.
     """
-    trained_with = loading.data_of(folder, record)
-    chosen = data or trained_with
+    named = None if data and record["data"] is None else loading.data_of(folder, record)
+    chosen = data or named
+    assert chosen
     keys = _keys(record) | {"data_id": manifest(chosen)["data_id"]}
-    own = keys["data_id"] == record["data_id"]
-    if not own and chosen == trained_with:
+    own = record["data_id"] in (None, keys["data_id"])
+    if not own and chosen == named:
         raise UserError(
-            "E-RUN", f"{folder}: trained on other texts than {chosen} holds now; remove the folder and train again"
+            "E-RUN", f"{folder}: belongs to other texts than {chosen} holds now; remove the folder and make it again"
         )
     return Texts(chosen, keys, own)
 
@@ -67,8 +70,8 @@ def _keys(record: dict[str, Any]) -> dict[str, Any]:
         "design": model["design"],
         "n_layers": model["n_layers"],
         "d_model": model["d_model"],
-        "lr": spec["lr"],
-        "seed": spec["seed"],
+        "lr": spec.get("lr"),  # of an import perhaps nobody said
+        "seed": spec.get("seed"),
         "tokenizer_vocab": model["vocab_size"],
         "data_id": record["data_id"],
     }

@@ -3,6 +3,7 @@
 No torch here: a dry-run imports this module.
 """
 
+import difflib
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -11,12 +12,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 from depthbench.config import lookup_grid, lookup_rate
+from depthbench.errors import UserError
 from depthbench.schema import TASK_FIELDS, AnalysisName, Config, Corpus, Request, Suite, Suites
-from depthbench.specs import AnalysisSpec, DataSpec, EvaluationSpec, PartSpec, RunSpec, TaskSpec
+from depthbench.specs import AnalysisSpec, DataSpec, EvaluationSpec, ImportSpec, PartSpec, RunSpec, TaskSpec
 
 # Raised by hand when the meaning of a stage changes; nothing else about the code makes it run again. A design has
 # its own version in the configuration.
-VERSION = {"data": 1, "train": 1, "evaluate": 2, "analyze": 1}
+VERSION = {"data": 1, "train": 1, "import": 1, "evaluate": 2, "analyze": 1}
 LR_EFFECT = ("preln", "lns")  # designs whose whole grid a figure shows, layer by layer
 
 PATTERN = r"[a-z][a-z0-9_]*/[a-z0-9]+(?:-[a-z][a-z0-9_]*)?-d\d+-l\d+/lr\d+e-?\d+-s\d+"
@@ -137,6 +139,37 @@ def spec(config: Config, run: Run) -> RunSpec:
         precision=recipe.precision,
         threads=recipe.threads,
         data=data_spec(config),
+    )
+
+
+def imported(config: Config) -> dict[Run, str]:
+    """Return the runs of the study that are released checkpoints, not trained here, with their folders.
+
+    Raises:
+        UserError: E-CONFIG for a path that is not that of a run of the study.
+    """
+    known = {run.path: run for run in union(suites(config))}
+    declared = config.studies[config.study].imported
+    if strangers := sorted(set(declared) - set(known)):
+        near = difflib.get_close_matches(strangers[0], known, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UserError("E-CONFIG", f"studies.{config.study}.imported: {strangers[0]!r} is no run of its suites{hint}")
+    return {known[path]: folder for path, folder in declared.items()}
+
+
+def made_by(config: Config, run: Run) -> RunSpec | ImportSpec:
+    """Return all that decides how a run comes to be: by training, or by import."""
+    trained, folder = spec(config, run), config.studies[config.study].imported.get(run.path)
+    if folder is None:
+        return trained
+    must_be = {"design", "d_model", "n_layers", "hc_readout"} & trained.model.keys()
+    return ImportSpec(
+        run_id=trained.run_id,
+        version=VERSION["import"],
+        source=folder,
+        model={key: trained.model[key] for key in must_be},
+        lr=run.lr,
+        seed=run.seed,
     )
 
 

@@ -359,6 +359,9 @@ class Study(Strict):
     n_heads: Count
     tokenizer: Tokenizer
     suites: Suites = Field(description="figures draw the suites `main` and `backbone`; the table `losses` lists all")
+    imported: dict[str, str] = Field(
+        {}, description="released checkpoints in place of trainings: folder of each by the path of its run"
+    )
     controls: Suites = Field({}, description="suites that only the target `controls` runs: what one choice changes")
     evaluate: Evaluation = Field(
         {}, validate_default=True, description="tasks that runs of the suite `main` are scored on"

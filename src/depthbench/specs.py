@@ -93,6 +93,32 @@ class RunSpec(Spec):
     data: DataSpec
 
 
+class ImportSpec(Spec):
+    """All that decides what is made of a released checkpoint, the files in its folder aside.
+
+    In a record `model` is the whole model that was found, and the two last keys are filled in.
+    """
+
+    run_id: str
+    version: Count
+    source: str  # folder of the checkpoint
+    model: dict[str, Any] = Field({})  # what the checkpoint must be; `hc_readout` is taken as said
+    lr: Rate | None = None
+    seed: Index | None = None
+    sequence_length: Count | None = None
+    precision: Precision | None = None
+
+    def matches(self, record: Any) -> bool:
+        """Return whether the spec of a record is that of an import of this."""
+        try:
+            found = type(self).model_validate(record)
+        except ValidationError:
+            return False
+        filled_in = {"model", "sequence_length", "precision"}
+        same = self.model_dump(exclude=filled_in) == found.model_dump(exclude=filled_in)
+        return same and self.model.items() <= found.model.items()
+
+
 class TaskSpec(Spec, Task):
     """A task to score: templates, source and how many items."""
 

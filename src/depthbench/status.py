@@ -7,17 +7,16 @@ from pathlib import Path
 from depthbench import lock, runs
 from depthbench.runs import Run
 from depthbench.schema import Config
-from depthbench.specs import RunSpec
 
-STATES = ("done", "diverged", "running", "stopped", "stale", "missing")
+STATES = ("done", "imported", "diverged", "running", "stopped", "stale", "missing")
 
 
 @dataclass(frozen=True)
 class Status:
     """One run: its state, the last step it has logged, and the commits that trained it.
 
-    done, diverged: run.json holds the present spec; running: a process holds its lock; stopped: begun, nobody at
-    work; stale: run.json has another spec; missing: nothing there.
+    done, imported, diverged: run.json holds the present spec; running: a process holds its lock; stopped: begun,
+    nobody at work; stale: run.json has another spec; missing: nothing there.
     """
 
     run: Run
@@ -35,21 +34,21 @@ class Status:
 
 def status(config: Config, wanted: Iterable[Run], folder: Path) -> list[Status]:
     """Return the status of each run below `folder` (`results/<study>/runs`)."""
-    return [_one(runs.spec(config, run), run, folder / run.path) for run in wanted]
+    return [_one(config, run, folder / run.path) for run in wanted]
 
 
-def _one(wanted: RunSpec, run: Run, folder: Path) -> Status:
-    record = runs.record(folder)
-    if record and wanted.matches(record["spec"]):
+def _one(config: Config, run: Run, folder: Path) -> Status:
+    record, steps = runs.record(folder), runs.spec(config, run).steps
+    if record and runs.made_by(config, run).matches(record["spec"]):
         commits = runs.commits((leg["commit"], leg["dirty"]) for leg in record["legs"])
-        state = "done" if record["status"] == "ok" else "diverged"
-        return Status(run, state, record["step"], wanted.steps, commits)
+        state = "done" if record["status"] == "ok" else record["status"]
+        return Status(run, state, record["step"] or 0, steps, commits)
     step = _last_step(folder / "resume" / "metrics.jsonl")
     if who := lock.holder(folder):
-        return Status(run, "running", step, wanted.steps, holder=who)
+        return Status(run, "running", step, steps, holder=who)
     if record:
-        return Status(run, "stale", record["step"], wanted.steps)
-    return Status(run, "stopped" if step else "missing", step, wanted.steps)
+        return Status(run, "stale", record["step"], steps)
+    return Status(run, "stopped" if step else "missing", step, steps)
 
 
 def _last_step(metrics: Path) -> int:

@@ -12,7 +12,9 @@ def depthbench(*args):
 
 
 @pytest.mark.parametrize(
-    "command", ["fetch", "fetch-file", "prepare-file", "prepare", "train", "evaluate", "analyze", "table", "figure"]
+    "command",
+    ["fetch", "fetch-file", "prepare-file", "prepare", "train", "evaluate", "analyze", "import", "export", "table"]
+    + ["figure"],
 )
 def test_help_has_an_example(command):
     done = depthbench(command, "--help")
@@ -29,6 +31,10 @@ def test_help_has_an_example(command):
         (["analyze", "no/such/run"], "E-RUN no/such/run/run.json: No such file or directory"),
         (["analyze", "x", "--only", "causal,lens"], "E-SPEC --only 'lens': no such analysis; known: angular, causal, "),
         (["analyze", "x", "--spec", '{"names": ["prune"], "calibration": {"documents": 4, "tokens": 8}}'], "E-SPEC "),
+        (["import", "no/such/folder", "--out", "x"], "E-CKPT no/such/folder: no config.json and no step<N>/; name the"),
+        (["import", "--out", "x"], "E-SPEC give the folder of a checkpoint, or --spec"),
+        (["import", "--spec", "{}", "--out", "x"], "E-SPEC run_id: Field required"),
+        (["export", "no/such/run", "--out", "x"], "E-RUN no/such/run/run.json: No such file or directory"),
         (["prepare", "--spec", "{", "--out", "x"], "E-SPEC --spec: Invalid JSON"),
         (["train", "--spec", "[]", "--data", "x", "--out", "y"], "E-SPEC --spec: "),
         (["figure", "--spec", "{}", "--out", "x.svg"], "E-"),

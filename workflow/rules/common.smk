@@ -13,6 +13,9 @@ from depthbench.schema import AnalysisName
 
 try:
     CONFIG = settings.load(config)
+    IMPORTED = {
+        run.path: folder for run, folder in sorted(runs.imported(CONFIG).items())
+    }
 except UserError as error:
     raise SystemExit(str(error))
 
@@ -33,6 +36,10 @@ ANALYZED = [
 PARQUET = runs.parquet_files(CONFIG.corpora[STUDY.corpus])
 FIGURE_TYPES = ("pdf", "svg", "png", "csv")
 TABLE_TYPES = ("csv", "tex")
+EXPORTED = (
+    *("model.safetensors", "tokenizer.json", "tokenizer_config.json"),
+    *("README.md", "config.json"),
+)
 
 
 pathvars:
@@ -53,7 +60,7 @@ def part_spec_of(wildcards):
 
 
 def spec_of(wildcards):
-    return runs.dumps(runs.spec(CONFIG, runs.parse(wildcards.run)).as_dict())
+    return runs.dumps(runs.made_by(CONFIG, runs.parse(wildcards.run)).as_dict())
 
 
 def evaluation_spec_of(wildcards):
@@ -68,7 +75,7 @@ def analysis_spec_of(wildcards):
 def trained(run):
     """Whether run.json holds the present spec. A record of another spec is no finished run."""
     record = runs.record(Path(f"{RESULTS}/runs/{run.path}"))
-    return record is not None and runs.spec(CONFIG, run).matches(record["spec"])
+    return record is not None and runs.made_by(CONFIG, run).matches(record["spec"])
 
 
 def untrained_needs_data(wildcards):
@@ -80,11 +87,17 @@ def untrained_needs_data(wildcards):
     return [] if trained(runs.parse(wildcards.run)) else [f"{DATA}/manifest.json"]
 
 
-def data_unless_made(names):
-    """The same for what is measured of a run: the files `names` of it."""
+def unimported_needs_checkpoint(wildcards):
+    """The same for a released checkpoint: once it is imported its folder may go."""
+    made = trained(runs.parse(wildcards.run))
+    return [] if made else [IMPORTED[wildcards.run], f"{DATA}/manifest.json"]
+
+
+def data_unless_made(names, kind="runs"):
+    """The same for what is measured of a run or exported: the files `names` of it."""
 
     def shards(wildcards):
-        folder = Path(f"{RESULTS}/runs/{wildcards.run}")
+        folder = Path(f"{RESULTS}/{kind}/{wildcards.run}")
         made = all((folder / name).exists() for name in names)
         return [] if made else [f"{DATA}/manifest.json"]
 
@@ -92,8 +105,12 @@ def data_unless_made(names):
 
 
 def missing(picked):
-    """The runs that an artifact goes without, by path: with partial=true those that are not trained."""
-    return [run.path for run in picked if CONFIG.partial and not trained(run)]
+    """The runs that an artifact goes without, by path: with partial=true those that are still to be trained."""
+    return [
+        run.path
+        for run in picked
+        if CONFIG.partial and run.path not in IMPORTED and not trained(run)
+    ]
 
 
 def files_of(picked, *names):
@@ -151,11 +168,14 @@ def artifact_input(registry, name):
         )
         line = f"E-STUDY {name}: study {CONFIG.study} declares none of its runs (suites: {suites})"
         return lambda wildcards: refuse(line)
-    return files_of(runs_read(picks), *of_runs(names))
+    return files_of(runs_read(names, picks), *of_runs(names))
 
 
-def runs_read(picks):
-    return select(CONFIG, [pick for pick in picks if pick.files])
+def runs_read(names, picks):
+    """The runs of which an artifact reads files; of an import there are no metrics."""
+    picked = select(CONFIG, [pick for pick in picks if pick.files])
+    imports_too = "metrics.jsonl" not in names
+    return [run for run in picked if imports_too or run.path not in IMPORTED]
 
 
 def artifact_data(registry, name):
@@ -171,13 +191,19 @@ def spec_of_artifact(registry, kind, name):
     _, names, picks = registry[name]
     lacking = artifact_missing(registry, name)
     return artifact_spec(
-        CONFIG, kind, name, names, runs_read(picks), lacking, select(CONFIG, picks)
+        CONFIG,
+        kind,
+        name,
+        names,
+        runs_read(names, picks),
+        lacking,
+        select(CONFIG, picks),
     )
 
 
 def artifact_missing(registry, name):
     _, names, picks = registry[name]
-    return missing(runs_read(picks)) if of_runs(names) else []
+    return missing(runs_read(names, picks)) if of_runs(names) else []
 
 
 def request(key):

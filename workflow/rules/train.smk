@@ -13,6 +13,12 @@ rule train:
         "<logs>/train/{run}.log",
     benchmark:
         "<benchmarks>/train/{run}.tsv"
+    wildcard_constraints:
+        run=(
+            f"(?!(?:{'|'.join(IMPORTED)})/)(?:{runs.PATTERN})"
+            if IMPORTED
+            else runs.PATTERN
+        ),
     conda:
         "../../envs/depthbench.yaml"
     threads: request("cpus")

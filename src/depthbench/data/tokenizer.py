@@ -81,6 +81,21 @@ def eos_id(tokenizer: Tokenizer) -> int:
     return found
 
 
+def check(tokenizer: Tokenizer, vocab_size: int, name: object) -> None:
+    """Make sure that a tokenizer is that of a model with `vocab_size` entries.
+
+    Raises:
+        UserError: E-TOK with what was found and expected.
+    """
+    found, expected = tuple(map(tokenizer.token_to_id, (EOS, PAD))), (vocab_size - 1, PAD_ID)
+    if found != expected:
+        raise UserError(
+            "E-TOK",
+            f"{name}: {EOS}, {PAD} are {found}, the model of {vocab_size} entries has {expected}; "
+            "name data that was prepared with its tokenizer",
+        )
+
+
 def byte_lengths(tokenizer: Tokenizer) -> np.ndarray:
     """Return how many bytes each id stands for: int64, (largest id + 1,); control and unused ids have 0."""
     vocab = tokenizer.get_vocab()

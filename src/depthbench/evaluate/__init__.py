@@ -39,7 +39,7 @@ def evaluate(folder: Path, data: Path | None = None, spec: EvaluationSpec | None
         asked = tasks.prepare(spec) if spec else {}
         texts = runfiles.texts(folder, record, data)
         heldout = Heldout(texts.folder, record["spec"]["sequence_length"])
-        loaded = runfiles.load(folder, texts.folder) if record["status"] == "ok" else None
+        loaded = runfiles.load(folder, texts.folder) if record["status"] != "diverged" else None
         summary, documents = _validation(loaded, texts.folder, heldout)
         # the units first: a table beside which they stand is whole
         found = {"validation_docs.parquet": documents, "validation.csv": summary}

@@ -1,0 +1,185 @@
+"""Released checkpoints of the paper's authors as runs: `run.json`, `model.safetensors`, `tokenizer.json`.
+
+A checkpoint is a folder with `config.json` and `model_and_optim/`, or holds such folders `step<N>/`, of which the last
+is taken. The weights keep the type that they are stored in; a model of them is float32, which is exact.
+"""
+
+import json
+import os
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthbench import checkpoint, files, lock, provenance
+from depthbench.data import tokenizer
+from depthbench.data.loader import manifest
+from depthbench.errors import UserError
+from depthbench.model.config import CHOICES, ModelConfig
+from depthbench.released import distcp, names, readout, settings
+from depthbench.specs import ImportSpec
+
+WINDOW = 2048  # tokens; the paper's, where config.json does not say
+
+
+def import_checkpoint(spec: ImportSpec, out: Path, data: Path | None = None) -> dict[str, Any]:
+    """Make a run of a released checkpoint in the folder `out`; return its record.
+
+    With prepared `data` the run belongs to these texts, as if it had been trained on them; without, to all.
+
+    Raises:
+        UserError: E-CKPT, E-PICKLE, E-VARIANT, E-KEYS, E-SHAPE, E-READOUT, E-TOK, E-RUN, E-SHARD, E-LOCK, E-DISK.
+    """
+    with files.disk_errors():
+        _refuse_trained(out)
+        source, step = find(Path(spec.source))
+        about = _settings(source)
+        cfg = settings.model_config(about)
+        _check_asked(spec, cfg, source)
+        state = names.ours(distcp.read(source / "model_and_optim"), cfg)
+        window = _number(about, "train_module", "max_sequence_length", WINDOW)
+        notes = _first_values(state, cfg, step)
+        if cfg.design == "hc":
+            cfg, notes["readout"] = _with_readout(spec, cfg, state, data, window)
+        text = _tokenizer(source, about, cfg, data)
+        record: dict[str, Any] = {
+            "run_id": spec.run_id,
+            "status": "imported",
+            "step": step,
+            "tokens": None,
+            "n_params": cfg.count_params(),
+            "table_params": cfg.table_params(),
+            "data": data and os.path.relpath(data, out),
+            "data_id": data and manifest(data)["data_id"],
+            "legs": [],  # nothing was trained here
+            "imported": {**notes, "sha256": _sums(source), **provenance.commit()},
+            "spec": _found(spec, cfg, window, state).as_dict(),
+        }
+        with lock.held(out, spec.run_id):
+            checkpoint.save_tensors(out / "model.safetensors", state)
+            if text is not None:
+                files.write_text(out / "tokenizer.json", text)
+            record["sha256"] = {"model.safetensors": files.sha256(out / "model.safetensors")}
+            files.write_text(out / "run.json", json.dumps(record, indent=1) + "\n")
+    return record
+
+
+def find(folder: Path) -> tuple[Path, int | None]:
+    """Return the folder of the checkpoint itself, the last of several steps, and its step where the name tells.
+
+    Raises:
+        UserError: E-CKPT if it is not there or not whole.
+    """
+    numbered = {int(path.name[4:]): path for path in folder.glob("step*") if re.fullmatch(r"step\d+", path.name)}
+    steps = [step for step in numbered if (numbered[step] / "config.json").is_file()]
+    if (folder / "config.json").is_file():
+        match = re.fullmatch(r"step(\d+)", folder.name)
+        found, step = folder, int(match[1]) if match else None
+    elif steps:
+        found, step = numbered[max(steps)], max(steps)
+    else:
+        why = f"none of {len(numbered)} steps holds config.json" if numbered else "no config.json and no step<N>/"
+        raise UserError("E-CKPT", f"{folder}: {why}; name the folder of a checkpoint")
+    if not (found / "model_and_optim" / ".metadata").is_file():
+        raise UserError("E-CKPT", f"{found}: no model_and_optim/.metadata; download the whole checkpoint")
+    return found, step
+
+
+def _refuse_trained(out: Path) -> None:
+    try:
+        there = json.loads((out / "run.json").read_text())
+    except FileNotFoundError:
+        return
+    except ValueError:
+        there = None
+    if not isinstance(there, dict) or there.get("status") != "imported":
+        raise UserError("E-RUN", f"{out}: holds a run that was not imported; name another folder")
+
+
+def _settings(source: Path) -> dict[str, Any]:
+    path = source / "config.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError
+    except ValueError:
+        raise UserError("E-CKPT", f"{path}: not a JSON mapping; download it again") from None
+    return found
+
+
+def _number(about: dict[str, Any], section: str, key: str, default: int) -> int:
+    inner = about.get(section)
+    found = inner.get(key, default) if isinstance(inner, dict) else default
+    if type(found) is not int or found < 2:
+        raise UserError("E-CKPT", f"config.json: {section}.{key} is {found!r}, a whole number is wanted; mend it")
+    return found
+
+
+def _check_asked(spec: ImportSpec, cfg: ModelConfig, source: Path) -> None:
+    if "hc_readout" in spec.model and cfg.design != "hc":
+        raise UserError("E-READOUT", f"{source}: {cfg.design} has one readout; leave it out")
+    found = asdict(cfg) | {"hc_readout": spec.model.get("hc_readout")}  # which the checkpoint does not tell
+    wrong = [f"{key}={found.get(key)!r}, not {v!r}" for key, v in spec.model.items() if found.get(key) != v]
+    if wrong:
+        raise UserError("E-CKPT", f"{source}: not the model of {spec.run_id}: {', '.join(wrong)}; name another folder")
+
+
+def _first_values(state: dict[str, Tensor], cfg: ModelConfig, step: int | None) -> dict[str, Any]:
+    """Return how weights were drawn that the authors' code began with in two ways, which only step 0 tells."""
+    if step != 0 or cfg.design not in ("mhc", "attnres_full", "attnres_block"):
+        return {}
+    if cfg.design == "mhc":
+        drawn = bool(state["blocks.0.attn_mhc.phi"].any())
+        return {"init": "legacy" if drawn else "default"}
+    drawn = bool(state["final_res.query"].any())
+    return {"queries": "drawn" if drawn else "zeros"}
+
+
+def _with_readout(
+    spec: ImportSpec, cfg: ModelConfig, state: dict[str, Tensor], data: Path | None, window: int
+) -> tuple[ModelConfig, dict[str, Any]]:
+    """Return the model with the readout that was said or has the lower loss, and what to record of it."""
+    said = spec.model.get("hc_readout")
+    if said is None and data is None:
+        ways = " or ".join(f"--readout {name}" for name in CHOICES["hc_readout"])
+        raise UserError("E-READOUT", f"HC was released with two readouts; give --data to tell by loss, or {ways}")
+    found = readout.losses(state, cfg, data, window) if data and said is None else None
+    chosen = said or readout.choose(found or {})
+    print(f"readout {chosen}: {'as said' if found is None else f'by loss, {found}'}", flush=True)
+    return replace(cfg, hc_readout=chosen), {"chosen": chosen, "losses": found}
+
+
+def _tokenizer(source: Path, about: dict[str, Any], cfg: ModelConfig, data: Path | None) -> str | None:
+    """Return the text of the tokenizer: of the data, else of the checkpoint; both there must hold the same entries."""
+    dataset = about.get("dataset")
+    said = _number(dataset if isinstance(dataset, dict) else {}, "tokenizer", "eos_token_id", cfg.vocab_size - 1)
+    if said != cfg.vocab_size - 1:
+        known = "the designs are trained with GPT-NeoX's tokenizer, whose last entry ends a text"
+        raise UserError("E-TOK", f"config.json: eos_token_id {said} of {cfg.vocab_size} entries; {known}")
+    places = [data] if data else []
+    places += [p for p in (source / "tokenizer", source.parent / "tokenizer") if (p / "tokenizer.json").is_file()]
+    loaded = {place: tokenizer.load(place / "tokenizer.json") for place in places}
+    for place, one in loaded.items():
+        tokenizer.check(one, cfg.vocab_size, place)
+    vocabularies = [one.get_vocab() for one in loaded.values()]
+    if any(vocabulary != vocabularies[0] for vocabulary in vocabularies):
+        raise UserError("E-TOK", f"{places[0]}: other entries than {places[1]}; prepare data with its tokenizer")
+    if not places:
+        print("no tokenizer beside the checkpoint: name prepared data with --data to load it", flush=True)
+    return (places[0] / "tokenizer.json").read_text(encoding="utf-8") if places else None
+
+
+def _found(spec: ImportSpec, cfg: ModelConfig, window: int, state: dict[str, Tensor]) -> ImportSpec:
+    """Return the spec with what was found: it computes in the type that it was trained in."""
+    low = state["embed.weight"].dtype == torch.bfloat16
+    precision = {"master": "bfloat16", "compute": "bfloat16"} if low else {"compute": "float32"}
+    told = {"model": asdict(cfg), "sequence_length": window, "precision": precision}
+    return ImportSpec.model_validate({**spec.as_dict(), **told})
+
+
+def _sums(source: Path) -> dict[str, str]:
+    paths = [source / "config.json", *sorted((source / "model_and_optim").iterdir())]
+    return {str(path.relative_to(source)): files.sha256(path) for path in paths if path.is_file()}
