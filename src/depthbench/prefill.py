@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention.bias import causal_lower_right
 
 from depthbench.errors import UserError
 from depthbench.model.backbone import Model
@@ -96,6 +95,9 @@ class _Cached:
         q, key = (turn(t, *(table[start:end] for table in self.tables)) for t in (q, key))
         self.keys[layer, :, start:end], self.values[layer, :, start:end] = key, value
         k, v = (cache[layer, :, :end].transpose(1, 2) for cache in (self.keys, self.values))
-        mask = causal_lower_right(x.shape[1], end)
-        out = F.scaled_dot_product_attention(q.transpose(1, 2), k, v, attn_mask=mask, enable_gqa=attn.grouped)
+        # `is_causal` is for queries that begin where the keys do
+        mask = torch.ones(end - start, end, dtype=torch.bool, device=x.device).tril(start) if start else None
+        out = F.scaled_dot_product_attention(
+            q.transpose(1, 2), k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=attn.grouped
+        )
         return attn.wo(out.transpose(1, 2).flatten(2))
