@@ -67,8 +67,11 @@ COLUMNS = {
     "manifest.json": {"task": "str"}
     | dict.fromkeys(("n_items", "n_items_short", "n_items_hit", "n_docs_hit"), "Int64")
     | {"action": "str"},
+    "prefill.csv": dict.fromkeys(("design", "mode", "compute", "device", "kernels", "memory", "commit"), "str")
+    | dict.fromkeys(("n_layers", "d_model", "tokens", "batch", "chunk", "flops", "kv_bytes", "peak_bytes"), "int64")
+    | {"seconds": "float64", "device_hours": "float64"},
 }
-OF_THE_DATA = ("manifest.json",)  # not of a run
+OF_NO_RUN = ("manifest.json", "prefill.csv")  # of the prepared data, of the study
 SCORED = ("ok", "diverged", "not_requested", "not_available", "failed")
 # `approximate`: pathway weights that leave out gains or centring; `too_shallow`: a model without a pair of blocks.
 ANALYZED = ("ok", "approximate", "diverged", "not_requested", "not_applicable", "too_shallow")
@@ -133,6 +136,17 @@ def _one_row(frame: pd.DataFrame) -> pd.DataFrame:
 def _read_parquet(path: Path) -> pd.DataFrame:
     with path.open("rb") as file:
         return _whole(pq.read_table(file), COLUMNS[path.name])
+
+
+def _read_prefill(path: Path) -> pd.DataFrame:
+    text = path.read_text(encoding="utf-8")
+    if not text.endswith("\n"):
+        raise ValueError("it is cut short")
+    types = COLUMNS["prefill.csv"]
+    frame = pd.read_csv(io.StringIO(text), dtype=types, usecols=list(types), keep_default_na=False)
+    if frame.empty or frame.duplicated(["design", "n_layers", "d_model", "mode"]).any():
+        raise ValueError("it must have rows, one for each design, shape and mode")
+    return frame
 
 
 def _read_metrics(path: Path) -> pd.DataFrame:
@@ -229,4 +243,5 @@ READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
     "arc.csv": _read_arc,
     **{name: _read_analysis for name in COLUMNS if name.startswith("analysis/")},
     "manifest.json": _read_manifest,
+    "prefill.csv": _read_prefill,
 }

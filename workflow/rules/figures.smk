@@ -4,6 +4,7 @@
 SHARED = {
     "validation_loss": ["figures/_aspect"],
     "domain_nll": ["figures/_aspect", "tables/_tasks"],
+    "prefill_cost": ["figures/_aspect"],
 }
 
 FIGURES = {
@@ -24,6 +25,11 @@ FIGURES = {
         ["validation.csv", "validation_docs.parquet"],
         [Pick("sweep")],
     ),
+    "prefill_cost": (
+        "Fig. 11: cost of a prefill over the aspect ratio (width / depth): FLOPs of a sequence [GFLOP or TFLOP], logits of the last position only, with the held-out loss [nats/token] beside them, which the paper draws dashed into the same panel; key/value cache of a sequence [MiB]; peak memory [GiB], all positions at once and in chunks; device-hours of the batch [1e-6 h]. FLOPs and cache are closed forms; one seed.",
+        ["prefill.csv", "validation.csv"],
+        [Pick("main", prefill.DESIGNS)],
+    ),
 }
 
 for name, (text, _, _) in FIGURES.items():
@@ -34,6 +40,7 @@ for name, (text, _, _) in FIGURES.items():
             name
         input:
             runs=artifact_input(FIGURES, name),
+            data=artifact_data(FIGURES, name),
             code=[
                 f"src/depthbench/{m}.py"
                 for m in (f"figures/{name}", "figures/_theme", *SHARED.get(name, []))
@@ -58,7 +65,7 @@ for name, (text, _, _) in FIGURES.items():
             missing=artifact_missing(FIGURES, name),
             text=text,
         shell:
-            "python -m depthbench figure {input.runs:q} --spec {params.spec:q} --out {output.svg:q} > {log:q} 2>&1"
+            "python -m depthbench figure {input.runs:q} {input.data:q} --spec {params.spec:q} --out {output.svg:q} > {log:q} 2>&1"
 
     # A docstring is read as written (an f-string breaks under Python 3.12), so the registry's text is put in here.
     workflow.get_rule(name).docstring = text

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed and memory; one JSON line per case.")
 Out = Annotated[Path | None, typer.Option(help="File to append the lines to; default: standard output.")]
-Rounds = Annotated[int, typer.Option(min=2, help="Timed rounds, after two that warm up.")]
+Rounds = Annotated[int, typer.Option(min=3, help="Timed rounds, after two that warm up.")]
 Study = Annotated[str | None, typer.Option(help="Study of config.yaml; default: the one named there.")]
 Shapes = Annotated[list[str] | None, typer.Option("--shape", help="layers,width; may be repeated; default: all.")]
 Kernels = Annotated[str, typer.Option(help="Backend of the fused operations, e.g. auto or eager.")]
@@ -83,7 +83,7 @@ def prefill(study: Study = None, shape: Shapes = None, kernels: Kernels = "auto"
     there = wanted.cases if wanted else []
     cases = [case for case in there if not pairs or (case.model["n_layers"], case.model["d_model"]) in pairs]
     if wanted is None or not cases:
-        asked = ", ".join(benchmark.DESIGNS) + f" at {' '.join(shape)}" * bool(shape)
+        asked = ", ".join(benchmark.DESIGNS) + (f" at {' '.join(shape)}" if shape else "")
         raise UserError("E-STUDY", f"suite main of {config.study} has none of {asked}; take another study or shape")
     people.use_kernels(kernels)
     protocol.write(benchmark.rows(wanted.model_copy(update={"cases": cases}), kernels), out)

@@ -20,7 +20,7 @@ from depthbench.schema import Precision
 
 CPU = torch.device("cpu")
 BATCH, TOKENS = 8, 128
-FLOAT32 = Precision(compute="float32")
+FLOAT32 = Precision(master=None, compute="float32")
 LLAMA = [(16, 28, 2, 512), (8, 256, 4, 4096), (12, 512, 8, 4096)]  # n_layers, d_model, n_heads, vocab_size
 LLAMA_GATE = 1 / 0.9, 1.0
 WHOLE = {(24, 128, 4, 512): (2.2, 1.5), (70, 64, 4, 512): (3.0, 2.0)}  # shape: gate, aim

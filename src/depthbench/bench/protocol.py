@@ -75,7 +75,7 @@ def interleaved(cases: dict[str, Call], rounds: int, at: torch.device) -> dict[s
 
 
 def times(seconds: dict[str, list[float]], case: str, baseline: str) -> dict[str, Any]:
-    """Return the times of a case, and how they compare with those of its baseline; two rounds at least."""
+    """Return the times of a case, and how they compare with those of its baseline; of three rounds at least."""
     own, other = seconds[case], seconds[baseline]
     low, middle, high = statistics.quantiles([a / b for a, b in zip(own, other, strict=True)], n=4)
     return {

@@ -23,7 +23,14 @@ CHARACTER = 0.06  # inch, the mean width of one
 CROSS = 0.06  # inch, between a cross and its name
 
 
-def plot(frame: pd.DataFrame, headings: Mapping[str, str], label: str, note: str, spec: ArtifactSpec) -> p9.ggplot:
+def plot(
+    frame: pd.DataFrame,
+    headings: Mapping[str, str],
+    label: str,
+    note: str,
+    spec: ArtifactSpec,
+    alike: tuple[str, ...] = (),
+) -> p9.ggplot:
     """Return the panels that have something to draw, one legend, and the note below.
 
     Args:
@@ -33,6 +40,7 @@ def plot(frame: pd.DataFrame, headings: Mapping[str, str], label: str, note: str
         label: Of the vertical axis.
         note: What stands below.
         spec: Of the artifact.
+        alike: Panels that have one vertical scale.
     """
     frame = frame[frame["panel"].isin(frame["panel"][frame["status"] != "missing"])]
     n_panels, note_height = frame["panel"].nunique(), LINE * (note.count("\n") + 1)
@@ -44,7 +52,7 @@ def plot(frame: pd.DataFrame, headings: Mapping[str, str], label: str, note: str
     height = PANEL_HEIGHT * n_rows + LEGEND_HEIGHT * below + 2 * LINE + note_height
     figure = (
         p9.ggplot(mapping=p9.aes("x", "loss", color="design", shape="design", linetype="design"))
-        + layers(place(frame, headings, _theme.WIDTH / n_columns))
+        + layers(place(frame, headings, _theme.WIDTH / n_columns, alike))
         + p9.facet_wrap("heading", scales="free", ncol=n_columns)
         + p9.labs(y=label, caption=note)
         + _theme.design_scales(spec, columns=5 if below else 1 + len(spec.labels) // 6)
@@ -82,7 +90,7 @@ def layers(frame: pd.DataFrame) -> list:
     ]
 
 
-def place(frame: pd.DataFrame, headings: Mapping[str, str], width: float) -> pd.DataFrame:
+def place(frame: pd.DataFrame, headings: Mapping[str, str], width: float, alike: tuple[str, ...] = ()) -> pd.DataFrame:
     """Add where each run of each panel, `width` inches wide, stands.
 
     `tick` is that of its shape; each panel has its own stretch of the axis, so that its ticks are its own
@@ -94,7 +102,7 @@ def place(frame: pd.DataFrame, headings: Mapping[str, str], width: float) -> pd.
         if rows.empty:
             continue
         rows = rows.assign(
-            tick=10 * i - np.log10(rows["aspect_ratio"]), heading=f"({'abc'[len(parts)]}) {headings[panel]}"
+            tick=10 * i - np.log10(rows["aspect_ratio"]), heading=f"({'abcdef'[len(parts)]}) {headings[panel]}"
         )
         at = np.unique(rows["tick"])
         inch = (np.ptp(at) or 1.0) / (width - MARGIN)
@@ -103,6 +111,7 @@ def place(frame: pd.DataFrame, headings: Mapping[str, str], width: float) -> pd.
         rows["x"] = rows["tick"] + step * (rank - rank.max() / 2)
         # A panel of diverged runs only borrows the range of the others.
         seen = rows if rows["loss"].notna().any() else frame
+        seen = frame[frame["panel"].isin(alike)] if panel in alike else seen
         values = seen[["loss", "loss_lo", "loss_hi"]].to_numpy()
         low, high = (np.nanmin(values), np.nanmax(values)) if np.isfinite(values).any() else (0.0, 1.0)
         parts.append(place_crosses(rows, inch, low, high))
