@@ -13,7 +13,8 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
-from depthbench import runs
+from depthbench import cost, runs
+from depthbench.designs import DESIGNS
 from depthbench.model.config import ModelConfig
 
 
@@ -24,11 +25,11 @@ def _analysis(**columns: str) -> dict[str, str]:
 
 CURVE = {**dict.fromkeys(("tau", "fraction", "lo", "hi"), "float64"), "is_paper": "boolean", "reason": "str"}
 # The columns that artifacts use, and their types. A diverged run has no loss and no documents. `base_params` is
-# the size of Pre-LN of the run's shape.
+# the size of Pre-LN of the run's shape; `flops` are those of `cost.training_flops`.
 COLUMNS = {
     "run.json": dict.fromkeys(("run_id", "status", "commit", "device", "kernels", "threads", "host", "ranks"), "str")
     | dict.fromkeys(("step", "tokens", "n_params", "base_params", "n_legs"), "int64")
-    | {"seconds": "float64", "mixed_commit": "bool"},
+    | {"compute": "str", "seconds": "float64", "flops": "float64", "mixed_commit": "bool"},
     "metrics.jsonl": {"run_id": "str", "step": "int64", "tokens": "int64"}
     | {"tokens_per_s": "float64", "memory_bytes": "int64"},
     "validation.csv": dict.fromkeys(("run_id", "data_id", "status"), "str")
@@ -198,8 +199,15 @@ class _Leg:
 
 
 @dataclass(frozen=True)
+class _Precision:
+    compute: str
+
+
+@dataclass(frozen=True)
 class _Spec:
     model: dict[str, Any]
+    sequence_length: int
+    precision: _Precision
 
 
 @dataclass(frozen=True)
@@ -225,7 +233,13 @@ def _read_record(path: Path) -> pd.DataFrame:
     record = _parse(_Record, path)
     commits = runs.commits((leg.commit, leg.dirty) for leg in record.legs)
     row = {column: getattr(record, column) for column in ("run_id", "status", "step", "tokens", "n_params")}
-    row["base_params"] = ModelConfig.read({**record.spec.model, "design": "preln"}).count_params()
+    base = ModelConfig.read({**record.spec.model, "design": "preln"})
+    # the file of a design may be gone; one that is not in the paper counts as Pre-LN
+    model = ModelConfig.read(record.spec.model) if record.spec.model.get("design") in DESIGNS else base
+    # a step takes whole windows, so tokens are a multiple of their length
+    windows = record.tokens / record.spec.sequence_length
+    row |= {"base_params": base.count_params(), "compute": record.spec.precision.compute}
+    row |= {"flops": cost.training_flops(model, record.spec.sequence_length) * windows}
     row |= {"commit": ", ".join(commits), "mixed_commit": runs.is_mixed(commits)}
     row |= {"n_legs": len(record.legs), "seconds": sum(leg.seconds for leg in record.legs)}
     for key in ("device", "kernels", "threads", "host", "ranks"):

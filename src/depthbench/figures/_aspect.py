@@ -78,7 +78,9 @@ def layers(frame: pd.DataFrame) -> list:
         p9.geom_blank(p9.aes("tick", "height"), frame),
         p9.geom_blank(p9.aes("tick", "floor"), frame),
         p9.geom_line(data=lines, size=0.6, na_rm=True),  # a run without a loss leaves a gap
-        p9.geom_linerange(p9.aes(ymin="loss_lo", ymax="loss_hi"), ok, linetype="solid", size=0.4, alpha=0.5),
+        p9.geom_linerange(
+            p9.aes(ymin="loss_lo", ymax="loss_hi"), ok, linetype="solid", size=0.4, alpha=0.5, na_rm=True
+        ),
         p9.geom_point(data=ok, size=1.6, stroke=0.2),
         p9.geom_point(p9.aes(y="height"), diverged, shape="x", size=1.8, stroke=0.6, show_legend=False),
         *texts,

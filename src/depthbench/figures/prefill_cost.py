@@ -17,9 +17,9 @@ FILES = ("prefill.csv", "validation.csv")
 SHAPE = ["design", "n_layers", "d_model"]
 COSTS = {  # panel: mode, column, divisor
     "kv_cache": ("unchunked", "kv_bytes", 2**20),
+    "device_hours": ("unchunked", "device_hours", 1e-6),
     "memory_unchunked": ("unchunked", "peak_bytes", 2**30),
     "memory_chunked": ("chunked", "peak_bytes", 2**30),
-    "device_hours": ("unchunked", "device_hours", 1e-6),
 }
 COLUMNS = [
     *("panel", "design", "label", "n_layers", "d_model", "aspect_ratio", "lr", "seed", "status"),
@@ -62,9 +62,9 @@ def _headings(costs: pd.DataFrame) -> dict[str, str]:
         "flops": f"FLOPs of a sequence [{flops}]",
         "loss": "held-out loss [nats/token]",
         "kv_cache": "key/value cache of a sequence [MiB]",
+        "device_hours": "device-hours of the batch [1e-6 h]",
         "memory_unchunked": "peak memory, all positions at once [GiB]",
         "memory_chunked": "peak memory, in chunks [GiB]",
-        "device_hours": "device-hours of the batch [1e-6 h]",
     }
 
 
