@@ -111,6 +111,8 @@ def wrong(function: Function, few: Operation, size: Size) -> str | None:
     try:
         found = both(function, few.inputs)()
         pairs = [(a, b) for a, b in zip(found, expected, strict=True) if b is not None]  # an input that is not used
+        if any(a is None for a, _ in pairs):
+            return "an input gets no gradient"
         offs = [((a.float() - b).norm() / b.norm().clamp_min(1e-12)).item() for a, b in pairs]
     except Exception as error:
         return _words(error)

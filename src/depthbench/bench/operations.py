@@ -2,7 +2,7 @@
 
 An operation is made for some number of tokens: its inputs, the functions of its implementations, and the fewest
 numbers that it must move (kernels read inputs once and write outputs once). `mixing` is the whole depth of Full
-AttnRes: n sources, n - 1 sites, each site's output being the next source.
+AttnRes: n sources, n - 1 sites; a site's output, its channels scaled by fixed numbers, is the next source.
 """
 
 import importlib
@@ -109,14 +109,16 @@ def depth_mix(size: Size) -> Operation:
 def mixing(size: Size) -> Operation:
     """Return all sites of a depth."""
     sites = size.sources - 1
+    # without scales all sources would be nearly equal, and the gradients of the queries rounding
+    scales = size.activation(sites, size.width, seed=5).detach()
     inputs = [size.activation(size.tokens, size.width), size.parameter(sites, size.width)]
     inputs.append(size.parameter(size.width, around=1.0, seed=2))
 
     def call(module: ModuleType) -> Function:
         def run(embedding: Tensor, weights: Tensor, gain: Tensor) -> Tensor:
             workspace, newest = module.Workspace(embedding, weights, eps=EPS), embedding
-            for _ in range(sites):
-                newest = workspace.consume(newest, gain)
+            for scale in scales:
+                newest = workspace.consume(newest, gain) * scale
             return newest
 
         return run
@@ -126,8 +128,8 @@ def mixing(size: Size) -> Operation:
 
         def by_liger(embedding: Tensor, weights: Tensor, gain: Tensor) -> Tensor:
             sources = [embedding, embedding]
-            for weight in weights:
-                sources.append(_liger_site(liger, sources, weight, gain))
+            for weight, scale in zip(weights, scales, strict=True):
+                sources.append(_liger_site(liger, sources, weight, gain) * scale)
             return sources[-1]
 
         made["liger"] = by_liger

@@ -1,0 +1,264 @@
+import csv
+import importlib.util
+import io
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from typer.testing import CliRunner
+
+from depthbench import __main__, config, cost, peaks
+from depthbench.bench import ceilings, kernels, operations, prefill, protocol, train
+from depthbench.errors import UserError
+from depthbench.model import ModelConfig
+from depthbench.schema import Precision
+
+ROOT = Path(__file__).parents[2]
+CPU = torch.device("cpu")
+FACTS = {"device", "threads", "load", "machine", "torch", "triton", "liger_kernel", "commit", "date"}
+TIMES = {"median_s", "min_s", "baseline_median_s", "ratio", "ratio_q25", "ratio_q75", "noisy", "rounds", "seconds"}
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    monkeypatch.setattr(protocol, "THREADS", 1)
+    before = torch.get_num_threads()
+    yield torch.set_num_threads(1)
+    torch.set_num_threads(before)
+
+
+def test_cases_take_turns_after_two_rounds_that_do_not_count():
+    order = []
+    seconds = protocol.interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 3, CPU)
+    assert order == ["a", "b"] * 5
+    assert {name: len(own) for name, own in seconds.items()} == {"a": 3, "b": 3}
+
+
+def test_the_ratio_is_that_of_medians_and_its_spread_that_of_rounds():
+    """Rounds 2, 4, 4, 4, 6 over 1, 2, 4, 2, 2: ratios 2, 2, 1, 2, 3, of which the quartiles are 1.5, 2, 2.5."""
+    found = protocol.times({"case": [2.0, 4, 4, 4, 6], "base": [1.0, 2, 4, 2, 2]}, "case", "base")
+    assert (found["median_s"], found["min_s"], found["ratio"]) == (4, 2, 2)
+    assert (found["ratio_q25"], found["ratio_q75"], found["noisy"]) == (1.5, 2.5, True)
+    steady = protocol.times({"case": [2.0, 2.1, 2.0], "base": [1.0, 1.0, 1.0]}, "case", "base")
+    assert not steady["noisy"]
+    assert set(found) == TIMES
+
+
+@pytest.mark.parametrize(
+    ("device", "peak"),
+    [
+        ("cuda: NVIDIA H200", 989.5e12),
+        ("cuda: NVIDIA A100-SXM4-80GB", 312e12),
+        ("cuda: NVIDIA H200 NVL", None),  # another card
+        ("cuda: NVIDIA A100", None),
+        ("cpu: x86_64", None),
+    ],
+)
+def test_a_device_without_a_known_peak_has_no_mfu(device, peak):
+    assert peaks.peak(device) == peak
+    found = protocol.speed(1e12, 0.5, device)
+    assert found == {"flops_per_s": 2e12, "mfu": 2e12 / peak if peak else None}
+
+
+def test_lines_reach_the_file_one_by_one(tmp_path):
+    out = tmp_path / "new" / "lines.jsonl"
+
+    def lines():
+        yield {"case": 1}
+        assert json.loads(out.read_text()) == {"case": 1}
+        yield {"case": 2}
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        protocol.write(lines(), out)
+    assert [json.loads(line) for line in out.read_text().splitlines()] == [{"case": 1}, {"case": 2}]
+
+
+def test_a_training_step_has_its_flops_and_what_the_design_adds():
+    """HC adds 192 T d per layer and sequence, forward, with four streams (Appendix D)."""
+    shape = train.Shape(
+        {"n_layers": 2, "d_model": 16, "n_heads": 1, "vocab_size": 512},
+        32,
+        4,
+        Precision(master=None, compute="float32"),
+    )
+    (line,) = train.lines(["hc"], [shape], 3)
+    cfg = ModelConfig("hc", d_model=16, n_layers=2, n_heads=1, vocab_size=512)
+    assert (line["case"], line["baseline"], line["batch"], line["tokens"]) == ("train_step hc", "preln", 4, 32)
+    assert line["flops_residual"] == 4 * 3 * 192 * 32 * 16 * 2
+    assert line["flops"] == 4 * cost.training_flops(cfg, 32)
+    assert line["flops_per_s"] == line["flops"] / line["median_s"]
+    assert (line["mfu"], line["peak_bytes"], line["kernels"]) == (None, None, "eager")
+    assert set(line) >= FACTS | TIMES
+    json.dumps(line)
+
+
+@pytest.mark.parametrize("name", operations.OPERATIONS)
+def test_each_operation_has_a_line_for_each_path_and_pass(name):
+    size = operations.Size(tokens=4, width=32, sources=4, at=CPU, dtype=torch.float32)
+    found = list(kernels.measure(name, size, 3, copy=1e9))
+    assert [(line["pass"], line["implementation"]) for line in found] == [
+        (what, way) for what in ("forward", "forward and backward") for way in ("reference", "eager")
+    ]
+    for line in found:
+        assert "error" not in line
+        assert set(line) >= FACTS | TIMES | {"first_call_s"}
+        if "least_bytes" in line:
+            assert line["share_of_copy"] == pytest.approx(line["least_bytes"] / line["median_s"] / 1e9)
+
+
+def test_the_least_bytes_are_those_of_reads_and_writes():
+    """A sum with its norm reads x and f and writes x_new and y, 4 d numbers a token; as many again backward."""
+    size = operations.Size(tokens=4, width=32, sources=4, at=CPU, dtype=torch.bfloat16)
+    assert operations.add_norm(size, "pre").least == (4 * 4 * 32, 8 * 4 * 32)
+    assert operations.depth_mix(size).least == (5 * 4 * 32, (5 + 9) * 4 * 32)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda good, x, f, gain, _: (good[0], 1.01 * good[1]), "off the reference in float32"),
+        (lambda good, x, f, gain, _: (good[0], good[1] * float("nan")), "nan off the reference"),
+        (lambda good, x, f, gain, _: (good[0], good[1] * gain.detach() / gain), "off the reference"),
+        (lambda good, x, f, gain, _: (x + f, x + f), "an input gets no gradient"),
+        (lambda good, x, f, gain, _: x.no_such_thing, "AttributeError"),
+    ],
+)
+def test_an_implementation_that_is_wrong_is_told_and_not_timed(monkeypatch, spoil, told):
+    def spoiled(size):
+        made = operations.add_norm(size, "pre")
+        mine = lambda *inputs: spoil(made.functions["eager"](*inputs), *inputs)  # noqa: E731
+        return made._replace(functions={**made.functions, "mine": mine})
+
+    monkeypatch.setitem(kernels.OPERATIONS, "add_norm pre", spoiled)
+    size = operations.Size(tokens=4, width=32, sources=4, at=CPU, dtype=torch.float32)
+    found = [line for line in kernels.measure("add_norm pre", size, 3, None) if line["implementation"] == "mine"]
+    assert len(found) == 2
+    for line in found:
+        assert told in line["error"]
+        assert not TIMES & set(line)
+
+
+def test_ceilings_count_both_directions_of_a_copy_and_two_flops_a_product(monkeypatch):
+    monkeypatch.setitem(ceilings.COPY_BYTES, "cpu", 1000)
+    monkeypatch.setitem(ceilings.GEMM_SIZE, "cpu", 64)
+    monkeypatch.setattr(protocol, "interleaved", lambda cases, rounds, at: {name: [0.5, 2.0, 1.0] for name in cases})
+    copy, gemm = ceilings.lines()
+    assert copy["bytes_per_s"] == 2000
+    assert (gemm["flops_per_s"], gemm["mfu"]) == (2 * 64**3, None)
+
+
+@pytest.fixture(scope="module")
+def prefilled():
+    raw = yaml.safe_load((ROOT / "config.yaml").read_text())
+    wanted = prefill.spec(config.load({**raw, "study": "micro"}))
+    return wanted, list(prefill.rows(wanted.model_copy(update={"cases": wanted.cases[-2:]}), "eager"))
+
+
+def test_a_study_is_prefilled_at_the_shapes_of_three_designs(raw):
+    found = prefill.spec(config.load({**raw, "study": "paper"}))
+    shapes = [(16, 1216), (20, 1120), (24, 1024), (28, 960), (32, 896), (42, 800), (70, 640)]
+    assert [(case.model["n_layers"], case.model["d_model"], case.design) for case in found.cases] == [
+        (*shape, design) for shape in shapes for design in ("preln", "hc", "attnres_full")
+    ]
+    assert (found.size.tokens, found.size.batch, found.compute) == (4096, 8, "bfloat16")
+    raw["studies"]["paper"]["suites"] = {"ladder": raw["studies"]["paper"]["suites"]["ladder"]}
+    assert prefill.spec(config.load({**raw, "study": "paper"})) is None
+
+
+def test_a_prefill_has_its_closed_forms_and_its_measures(prefilled):
+    """Micro: 64 tokens, so chunks of 16; L = 4, d = 16, d_ff = 48, one head, V = 512."""
+    _, rows = prefilled
+    assert [(row["design"], row["mode"], row["chunk"]) for row in rows] == [
+        *(("preln", "unchunked", 64), ("preln", "chunked", 16)),
+        *(("attnres_full", "unchunked", 64), ("attnres_full", "chunked", 16)),
+    ]
+    L, d, f, T, V = 4, 16, 48, 64, 512
+    flops = L * (8 * T * d * d + 6 * T * d * f + 2 * T * T * d) + 2 * d * V
+    assert [row["flops"] for row in rows] == [flops] * 2 + [flops + 4 * T * d * L * (2 * L + 3)] * 2
+    for row in rows:
+        assert row["kv_bytes"] == 2 * L * T * d * 4
+        assert row["device_hours"] == row["seconds"] / 3600
+        assert 0 < row["seconds_min"] <= row["seconds"]
+        assert 50 * 2**20 < row["peak_bytes"] < 2 * 2**30  # of a process with its libraries
+        assert row["memory"] == "resident size of the process"
+    assert rows[0]["ratio"] == 1
+
+
+def test_the_rows_are_a_table_that_the_figure_reads(prefilled, monkeypatch, tmp_path, capsys):
+    from depthbench.readers import READERS
+
+    wanted, rows = prefilled
+    monkeypatch.setattr(prefill, "rows", lambda *_: iter(rows))
+    prefill.write(wanted, "eager", tmp_path / "prefill.csv")
+    frame = READERS["prefill.csv"](tmp_path / "prefill.csv")
+    assert frame["peak_bytes"].tolist() == [row["peak_bytes"] for row in rows]
+    assert capsys.readouterr().out.count("\n") == 4
+
+
+def test_a_case_that_fails_is_told_in_one_line(raw):
+    wanted = prefill.spec(config.load({**raw, "study": "micro"}))
+    bad = wanted.cases[0].model_copy(update={"model": wanted.cases[0].model | {"design": "moda"}})
+    with pytest.raises(UserError, match=r"E-PREFILL preln L2 d16: .*moda: its attention is its own.*smaller$") as told:
+        list(prefill.rows(wanted.model_copy(update={"cases": [bad]}), "eager"))
+    assert "\n" not in str(told.value)
+
+
+def test_results_keep_their_columns(tmp_path):
+    spec = importlib.util.spec_from_file_location("append", ROOT / "kernels/benchmarks/append.py")
+    append = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(append)
+    before = append.RESULTS.read_text()
+    table = tmp_path / "results.csv"
+    table.write_text(before.splitlines()[0] + "\n")
+    line = {
+        "case": "mixing eager",
+        "baseline": "reference",
+        "n_layers": 24,
+        "d_model": 256,
+        "ratio": 0.13651,
+        "more": 1,
+    }
+    line |= {"median_s": 0.0123456, "ratio_q25": 0.1, "ratio_q75": 0.2, "noisy": True, "commit": "abc"}
+    append.append(io.StringIO(json.dumps(line) + "\n"), table)
+    (row,) = csv.DictReader(table.open())
+    assert list(row) == before.splitlines()[0].split(",")
+    assert (row["ratio"], row["median_s"], row["vocab_size"], row["noisy"]) == ("0.137", "0.01235", "", "True")
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (("kernels", "--only", "mixin"), "E-SPEC --only 'mixin': no such operation; known: ceilings, "),
+        (("train", "--study", "micro", "--designs", "hc"), "E-SPEC --designs 'hc': no such design"),
+        (("train", "--study", "micro", "--shape", "16"), "E-SPEC --shape '16': give 2 whole numbers"),
+        (("train", "--study", "micro", "--shape", "2,15"), "E-CONFIG head_dim=15: odd"),
+        (("prefill", "--study", "micro", "--shape", "3,16"), "E-STUDY suite main of micro has none of preln, hc"),
+    ],
+)
+def test_what_makes_no_sense_is_told_in_one_line(command, told, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    found = CliRunner().invoke(__main__.app, ["bench", *command])
+    assert isinstance(found.exception, UserError)
+    assert str(found.exception).startswith(told)
+    assert "\n" not in str(found.exception)
+
+
+@pytest.mark.parametrize("command", ["kernels", "train", "prefill", "cpu"])
+def test_each_command_shows_an_example(command):
+    found = CliRunner().invoke(__main__.app, ["bench", command, "--help"], terminal_width=200)
+    assert f"Example: depthbench bench {command}" in " ".join(found.output.split())
+
+
+@pytest.mark.perf
+def test_the_ratios_of_this_cpu_are_within_their_gates():
+    from depthbench.bench import cpu
+
+    protocol.THREADS = 2
+    found = list(cpu.lines(15))
+    beyond = [(line["case"], line["ratio"], line["gate"]) for line in found if line["ratio"] > line["gate"]]
+    assert not beyond
+    assert statistics.median(line["aim"] for line in found)
