@@ -8,6 +8,10 @@ STUDY=${STUDY:-paper}
 read -ra shapes <<< "${SHAPES:-24,1024 70,640}"
 at=("${shapes[@]/#/--shape=}")
 mkdir -p "$OUT"
+if [ -n "$(ls -A "$OUT")" ]; then
+    echo "$OUT holds files already; name an empty folder" >&2
+    exit 2
+fi
 echo "stage,status,seconds" > "$OUT/stages.csv"
 ran=
 

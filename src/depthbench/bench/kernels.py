@@ -90,7 +90,7 @@ def forward(function: Function, inputs: list[Tensor]) -> protocol.Call:
 def both(function: Function, inputs: list[Tensor]) -> protocol.Call:
     """Return a call that gives outputs and gradients of the inputs, for upstream gradients that are fixed."""
     shapes = forward(function, inputs)()
-    upstream = [torch.linspace(-1, 1, o.numel(), device=o.device).view(o.shape).to(o.dtype) for o in shapes]
+    upstream = [_normal_like(o) for o in shapes]
 
     def call() -> tuple[Tensor | None, ...]:
         found = function(*inputs)
@@ -99,6 +99,11 @@ def both(function: Function, inputs: list[Tensor]) -> protocol.Call:
         return *(o.detach() for o in outputs), *gradients
 
     return call
+
+
+def _normal_like(output: Tensor) -> Tensor:
+    generator = torch.Generator(output.device).manual_seed(9)
+    return torch.randn(output.shape, generator=generator, device=output.device).to(output.dtype)
 
 
 PASSES = {"forward": forward, "forward and backward": both}

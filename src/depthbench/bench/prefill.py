@@ -120,22 +120,16 @@ def _about(case: PrefillCase, mode: str, wanted: PrefillSpec) -> dict[str, Any]:
 
 
 def _call(case: PrefillCase, mode: str, wanted: PrefillSpec) -> Any:
-    """Return a function that runs one prefill; weights are drawn on the device, their values cost nothing."""
+    """Return a function that runs one prefill."""
     import torch
 
     from depthbench import device
+    from depthbench.bench.models import drawn
     from depthbench.model import ModelConfig
-    from depthbench.model.backbone import Model, store_bfloat16
     from depthbench.prefill import prefill
 
     at = device.choose(wanted.threads)
-    with at:
-        model = Model(ModelConfig.read(case.model)).requires_grad_(False)
-    for parameter in model.parameters():
-        if parameter.ndim > 1:
-            parameter.normal_(0.0, model.cfg.init_std, generator=torch.Generator(at).manual_seed(0))
-    if wanted.compute == "bfloat16":
-        store_bfloat16(model)
+    model = drawn(ModelConfig.read(case.model), at, bfloat16=wanted.compute == "bfloat16").requires_grad_(False)
     size = wanted.size.batch, wanted.size.tokens
     tokens = torch.randint(model.cfg.vocab_size, size, generator=torch.Generator().manual_seed(0)).to(at)
     chunk = _about(case, mode, wanted)["chunk"]

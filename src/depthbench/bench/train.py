@@ -13,8 +13,8 @@ import depthbench_kernels
 from depthbench import cost, device, optim, train
 from depthbench.bench import protocol
 from depthbench.bench.ceilings import gemm_flops_per_s
+from depthbench.bench.models import drawn
 from depthbench.model import ModelConfig
-from depthbench.model.backbone import build_model, store_bfloat16
 from depthbench.schema import Optimizer, Precision
 
 SETTINGS = Optimizer(betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
@@ -34,9 +34,7 @@ def training_step(
     cfg: ModelConfig, tokens: torch.Tensor, precision: Precision, settings: Optimizer = SETTINGS
 ) -> Callable[[], None]:
     """Return a function that takes one training step on (B, T) tokens, on their device."""
-    model = build_model(cfg).to(tokens.device)
-    if precision.master == "bfloat16":
-        store_bfloat16(model)
+    model = drawn(cfg, tokens.device, bfloat16=precision.master == "bfloat16")
     loss = train.Loss(model, precision.compute)
     optimizer = optim.build(model, model.residual.no_decay, settings)
     predictions = tokens.shape[0] * (tokens.shape[1] - 1)
