@@ -93,6 +93,8 @@ def prefill(study: Study = None, shape: Shapes = None, kernels: Kernels = "auto"
 def cpu(rounds: Rounds = 15, out: Out = None) -> None:
     """Measure the ratios that a change must not lose, on two threads of an idle CPU.
 
+    Those beside LlamaForCausalLM need transformers: pip install depthbench[benchmark].
+
     Example: depthbench bench cpu --out cpu.jsonl
     """
     from depthbench.bench import cpu as benchmark
