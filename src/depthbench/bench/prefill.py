@@ -164,11 +164,16 @@ def _times(cases: list[PrefillCase], wanted: PrefillSpec, kernels: str) -> dict[
 
 def _peak(case: PrefillCase, mode: str, wanted: PrefillSpec, kernels: str) -> dict[str, Any]:
     """Return the peak memory of a process that runs one prefill."""
+    import torch
+
     import depthbench_kernels
     from depthbench import device, provenance
 
     depthbench_kernels.use(kernels)
     at = device.choose(wanted.threads)
-    _call(case, mode, wanted)()
+    call = _call(case, mode, wanted)
+    if at.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(at)  # the weights were made in float32
+    call()
     what = "allocated" if at.type == "cuda" else "resident size of the process"
     return {"peak_bytes": provenance.peak_memory(at), "memory": what}
