@@ -12,7 +12,7 @@ def depthbench(*args):
 
 
 @pytest.mark.parametrize(
-    "command", ["fetch", "fetch-file", "prepare-file", "prepare", "train", "evaluate", "table", "figure"]
+    "command", ["fetch", "fetch-file", "prepare-file", "prepare", "train", "evaluate", "prefill", "table", "figure"]
 )
 def test_help_has_an_example(command):
     done = depthbench(command, "--help")
