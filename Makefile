@@ -66,8 +66,8 @@ demo-docs: demo ## take the demo's figure and losses into the documentation
 acceptance: $(READY) ## what must hold after `make demo`, the commands of README.md among it
 	python -m pytest tests/acceptance
 
-bench: $(READY) ## time training steps: the designs beside Pre-LN; appends to kernels/benchmarks/results.csv
-	python kernels/benchmarks/designs.py
+bench: $(READY) ## ratios of this CPU: designs beside Pre-LN, our paths beside others; appends to kernels/benchmarks/results.csv
+	{ python -m depthbench bench train --study tiny --shape 16,28 && python -m depthbench bench cpu; } | python kernels/benchmarks/append.py
 
 clean: ## remove what STUDY (tiny) has made; prepared data, other studies and the environment stay
 	rm -rf results/$(STUDY)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from depthbench import exchange, people
+from depthbench.bench import cli
 from depthbench.errors import UserError
 
 STOPPED = 75  # exit status of a training that saved and left on a signal
@@ -152,7 +153,7 @@ def train(
     with ranks.joined():
         with ranks.together():
             parsed = RunSpec.read(spec)
-            _use_kernels(kernels)
+            people.use_kernels(kernels)
         finished = training.train(parsed, data, out, micro_batch, checkpoint_seconds)
     if not finished:
         raise typer.Exit(STOPPED)
@@ -183,7 +184,7 @@ def evaluate(
     if tasks and spec:
         raise UserError("E-SPEC", "--tasks and --spec say the same; give one of them")
     parsed = people.tasks(tasks, run) if tasks else EvaluationSpec.read(spec) if spec else None
-    _use_kernels(kernels)
+    people.use_kernels(kernels)
     found = measure(run, data, parsed)
     row = found.validation.iloc[0]
     if row.status == "ok":
@@ -218,7 +219,7 @@ def analyze(
     if only != "all" and spec:
         raise UserError("E-SPEC", "--only and --spec say the same; give one of them")
     parsed = AnalysisSpec.read(spec) if spec else people.analyses(only, run)
-    _use_kernels(kernels)
+    people.use_kernels(kernels)
     found = measure(run, parsed, data, complete=spec is not None)
     for line in found.lines():
         print(line)
@@ -243,7 +244,7 @@ def preflight(
     from depthbench import preflight as cases
 
     parsed = cases.PreflightSpec.read(spec)
-    _use_kernels(kernels)
+    people.use_kernels(kernels)
     with files.disk_errors():
         files.write_text(out, cases.check(parsed, kernels))
 
@@ -280,18 +281,25 @@ def figure(
     figures.write(parsed.name, files or [], parsed, out)
 
 
+@app.command()
+def prefill(
+    spec: Spec, out: Annotated[Path, typer.Option(help="CSV to write, a row per case.")], kernels: Kernels = "auto"
+) -> None:
+    """Measure what a prompt costs each of three designs at the shapes of a study, at once and in chunks.
+
+    Example: snakemake -c1 prefill --config study=tiny
+    """
+    from depthbench.bench import prefill as benchmark
+
+    parsed = benchmark.PrefillSpec.read(spec)
+    people.use_kernels(kernels)
+    benchmark.write(parsed, kernels, out)
+
+
 app.command(name="import")(exchange.import_)
 for command in (exchange.export, people.shapes, people.plan, people.status, people.mirror):
     app.command()(command)
-
-
-def _use_kernels(name: str) -> None:
-    from depthbench_kernels import BackendError, use
-
-    try:
-        use(name)
-    except BackendError as error:
-        raise UserError("E-KERNEL", str(error)) from None
+app.add_typer(cli.app, name="bench")
 
 
 def _run() -> None:

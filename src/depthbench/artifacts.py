@@ -19,7 +19,7 @@ from pydantic import PositiveInt, TypeAdapter, ValidationError
 from depthbench import files as disk
 from depthbench import runs
 from depthbench.errors import UserError
-from depthbench.readers import COLUMNS, OF_THE_DATA, READERS
+from depthbench.readers import COLUMNS, OF_NO_RUN, READERS
 from depthbench.schema import Family
 from depthbench.specs import spec_error
 
@@ -154,14 +154,15 @@ def run_id(spec: ArtifactSpec, path: str) -> str:
 def read(files: Iterable[Path], spec: ArtifactSpec) -> dict[str, pd.DataFrame]:
     """Read the runs' files: "validation" from all validation.csv, and so on, with the types of `COLUMNS`.
 
-    `run_id` joins them to `runs_frame`; a missing run has no rows. "manifest" is of the prepared data.
+    `run_id` joins them to `runs_frame`; a missing run has no rows. "manifest" is of the prepared data, "prefill" of
+    the study.
 
     Raises:
         UserError: E-RUN, for a file that is missing, cut short, lacks a column, belongs to another run than
             its path says, or was measured on other data than the rest.
     """
     given = {_owner(path, spec): path for path in files}
-    owners = {name: [""] if name in OF_THE_DATA else spec.present for name in spec.files}
+    owners = {name: [""] if name in OF_NO_RUN else spec.present for name in spec.files}
     absent = [f"{path}/{name}".lstrip("/") for name in spec.files for path in owners[name] if (path, name) not in given]
     if absent:
         what = "not among the files given; add it, or list its run as missing"
@@ -181,7 +182,7 @@ def read(files: Iterable[Path], spec: ArtifactSpec) -> dict[str, pd.DataFrame]:
 
 
 def _owner(path: Path, spec: ArtifactSpec) -> tuple[str, str]:
-    if path.name in OF_THE_DATA and path.name in spec.files:
+    if path.name in OF_NO_RUN and path.name in spec.files:
         return "", path.name
     # A file of a run stands in its folder, that of an analysis one deeper.
     for depth in (1, 2):

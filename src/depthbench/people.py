@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from depthbench.errors import UserError
+from depthbench.peaks import SHORT
 
 if TYPE_CHECKING:
     from depthbench.schema import Config
@@ -37,9 +38,9 @@ def shapes(
     rule = solver.Rule(heads, vocab_size, kv_heads, ffn_ratio)
     if (reference is None) == (params is None):
         raise UserError("E-SPEC", "give the budget once: --reference LAYERS,WIDTH or --params N")
-    anchor = rule.model(*_numbers("--reference", reference, 2)) if reference else None
+    anchor = rule.model(*numbers("--reference", reference, 2)) if reference else None
     budget = params or (anchor.backbone_params() if backbone else anchor.table_params())  # type: ignore[union-attr]
-    found = solver.solve(rule, _numbers("--depths", depths), budget, backbone)
+    found = solver.solve(rule, numbers("--depths", depths), budget, backbone)
     _print_table(
         ["L", "d", "d_ff", "head", "d/L", "backbone", "total", "of the budget"],
         [
@@ -64,9 +65,9 @@ def plan(
     """
     from depthbench import plan as planner
 
-    if device not in planner.PEAKS:
-        raise UserError("E-SPEC", f"--device {device}: its peak is not known; take {', '.join(planner.PEAKS)}")
-    config = _config(study)
+    if device not in SHORT:
+        raise UserError("E-SPEC", f"--device {device}: its peak is not known; take {', '.join(SHORT)}")
+    config = configuration(study)
     chosen = config.studies[config.study]
     data = Path("results/data") / f"{chosen.corpus}-v{chosen.tokenizer.vocab_size}"
     rows = planner.plan(config, _train_tokens(data), mfu, device)
@@ -100,7 +101,7 @@ def status(
     from depthbench import runs
     from depthbench import status as reader
 
-    config = _config(study)
+    config = configuration(study)
     folder = results / config.study / "runs"
     views = {config.study: runs.suites(config), f"{config.study} controls": runs.controls(config)}
     found = {name: reader.status(config, runs.union(view), folder) for name, view in views.items() if view}
@@ -136,8 +137,8 @@ def tasks(names: str, run: Path) -> EvaluationSpec:
     from depthbench import runs
     from depthbench.schema import TASK_FIELDS
 
-    chosen = _chosen("--tasks", "task", names, TASK_FIELDS)
-    return runs.task_spec(_config(None), chosen, _study_of(run))
+    chosen = names_of("--tasks", "task", names, TASK_FIELDS)
+    return runs.task_spec(configuration(None), chosen, _study_of(run))
 
 
 def analyses(names: str, run: Path) -> AnalysisSpec:
@@ -146,19 +147,30 @@ def analyses(names: str, run: Path) -> AnalysisSpec:
     from depthbench.schema import AnalysisName
     from depthbench.specs import AnalysisSpec
 
-    chosen = _chosen("--only", "analysis", names, get_args(AnalysisName))
-    config, study = _config(None), _study_of(run)
+    chosen = names_of("--only", "analysis", names, get_args(AnalysisName))
+    config, study = configuration(None), _study_of(run)
     declared = config.studies[study if study in config.studies else config.study]
     scored = runs.task_spec(config, ["arc_easy"], study).tasks["arc_easy"] if "prune" in chosen else None
     return AnalysisSpec.model_validate({"names": chosen, "calibration": declared.calibration, "arc_easy": scored})
 
 
-def _chosen(option: str, what: str, names: str, known: Iterable[str]) -> list[Any]:
+def names_of(option: str, what: str, names: str, known: Iterable[str]) -> list[Any]:
+    """Return the names that an option lists with commas between, `all` for all that are known."""
     known = [*known]
     chosen = known if names == "all" else list(dict.fromkeys(names.split(",")))
     if strangers := [name for name in chosen if name not in known]:
         raise UserError("E-SPEC", f"{option} {strangers[0]!r}: no such {what}; known: {', '.join(known)}")
     return chosen
+
+
+def use_kernels(name: str) -> None:
+    """Choose the backend of the fused operations."""
+    from depthbench_kernels import BackendError, use
+
+    try:
+        use(name)
+    except BackendError as error:
+        raise UserError("E-KERNEL", str(error)) from None
 
 
 def _study_of(run: Path) -> str:
@@ -167,8 +179,8 @@ def _study_of(run: Path) -> str:
     return str((runs.record(run) or {}).get("run_id")).partition("/")[0]
 
 
-def _config(study: str | None) -> Config:
-    """The configuration of the checkout one stands in."""
+def configuration(study: str | None) -> Config:
+    """Return the configuration of the checkout one stands in, for a study of it."""
     import yaml
 
     from depthbench import config
@@ -192,7 +204,8 @@ def _train_tokens(data: Path) -> int | None:
         return None
 
 
-def _numbers(option: str, text: str, count: int | None = None) -> list[int]:
+def numbers(option: str, text: str, count: int | None = None) -> list[int]:
+    """Return the whole numbers that an option lists with commas between."""
     parts = text.split(",")
     if not all(p.strip().isdecimal() and int(p) > 0 for p in parts) or count not in (None, len(parts)):
         wanted = "whole numbers" if count is None else f"{count} whole numbers"

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 from depthbench import cost, runs
 from depthbench.model.config import ModelConfig
+from depthbench.peaks import PEAKS, SHORT
 from depthbench.runs import Run
 from depthbench.schema import Config
 
-# Dense bfloat16 peak [FLOP/s] by the maker's data sheets.
-PEAKS = {"A100": 312e12, "H100": 989.5e12, "H200": 989.5e12}
 WEIGHT_BYTES = {None: 4, "bfloat16": 2}
 
 
@@ -40,13 +39,13 @@ def plan(config: Config, train_tokens: int | None, mfu: float, device: str) -> l
     """
     imported = set(runs.imported(config))
     seen: set[Run] = set(imported)
-    rows = []
+    rows, speed = [], mfu * PEAKS[SHORT[device]]
     for suite, members in runs.suites(config).items():
-        rows.append(_row(config, suite, members, seen, train_tokens, mfu * PEAKS[device]))
+        rows.append(_row(config, suite, members, seen, train_tokens, speed))
         seen |= set(members)
-    rows.append(_row(config, "study", list(seen), imported, train_tokens, mfu * PEAKS[device]))
+    rows.append(_row(config, "study", list(seen), imported, train_tokens, speed))
     for suite, members in runs.controls(config).items():
-        rows.append(_row(config, f"control {suite}", members, seen, train_tokens, mfu * PEAKS[device]))
+        rows.append(_row(config, f"control {suite}", members, seen, train_tokens, speed))
     return rows
 
 

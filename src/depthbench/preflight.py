@@ -10,17 +10,14 @@ No torch here: a dry-run imports this module for `spec`.
 
 import csv
 import io
-import multiprocessing
-import signal
 import time
-from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any, Self
 
 from pydantic import Field, model_validator
 
 from depthbench import runs
 from depthbench.errors import UserError
+from depthbench.isolated import isolated
 from depthbench.schema import Config, Count, Optimizer, Precision
 from depthbench.specs import Spec
 
@@ -103,32 +100,6 @@ def check(wanted: PreflightSpec, kernels: str) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def isolated(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any] | str:
-    """Return what the function returns in a process of its own, or in words why it did not."""
-    # forkserver: torch is imported once, and no case starts from threads or a GPU context of another
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["depthbench.train"])
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(theirs, function, *arguments))
-    process.start()
-    theirs.close()
-    try:
-        return ours.recv()
-    except EOFError:
-        process.join()
-        status = process.exitcode or 0
-        return f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-    finally:
-        process.join()
-
-
-def _answer(pipe: Connection, function: Callable[..., dict[str, Any]], *arguments: Any) -> None:
-    try:
-        pipe.send(function(*arguments))
-    except Exception as error:
-        pipe.send(f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}")
 
 
 def _keys(case: Case, recipe: Recipe) -> dict[str, Any]:

@@ -13,7 +13,8 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
-from depthbench import runs
+from depthbench import cost, runs
+from depthbench.designs import DESIGNS
 from depthbench.model.config import ModelConfig
 
 ANALYSIS_KEYS = ("run_id", "data_id", "calib_id", "status")
@@ -26,12 +27,12 @@ def _analysis(**columns: str) -> dict[str, str]:
 
 CURVE = {**dict.fromkeys(("tau", "fraction", "lo", "hi"), "float64"), "is_paper": "boolean", "reason": "str"}
 # The columns that artifacts use, and their types. A diverged run has no loss and no documents, an imported one no
-# legs. `base_params` is the size of Pre-LN of the run's shape.
+# legs. `base_params` is the size of Pre-LN of the run's shape; `flops` are those of `cost.training_flops`.
 COLUMNS = {
     "run.json": dict.fromkeys(("run_id", "status", "commit", "device", "kernels", "threads", "host", "ranks"), "str")
     | dict.fromkeys(("n_params", "base_params", "n_legs"), "int64")
     | dict.fromkeys(("step", "tokens"), "Int64")
-    | {"seconds": "float64", "mixed_commit": "bool"},
+    | {"compute": "str", "seconds": "float64", "flops": "float64", "mixed_commit": "bool"},
     "metrics.jsonl": {"run_id": "str", "step": "int64", "tokens": "int64"}
     | {"tokens_per_s": "float64", "memory_bytes": "int64"},
     "validation.csv": dict.fromkeys(("run_id", "data_id", "status"), "str")
@@ -70,8 +71,11 @@ COLUMNS = {
     "manifest.json": {"task": "str"}
     | dict.fromkeys(("n_items", "n_items_short", "n_items_hit", "n_docs_hit"), "Int64")
     | {"action": "str"},
+    "prefill.csv": dict.fromkeys(("design", "mode", "compute", "device", "kernels", "memory", "commit"), "str")
+    | dict.fromkeys(("n_layers", "d_model", "tokens", "batch", "chunk", "flops", "kv_bytes", "peak_bytes"), "int64")
+    | {"seconds": "float64", "device_hours": "float64"},
 }
-OF_THE_DATA = ("manifest.json",)  # not of a run
+OF_NO_RUN = ("manifest.json", "prefill.csv")  # of the prepared data, of the study
 SCORED = ("ok", "diverged", "not_requested", "not_available", "failed")
 # `approximate`: pathway weights that leave out gains or centring; `too_shallow`: a model without a pair of blocks.
 ANALYZED = ("ok", "approximate", "diverged", "not_requested", "not_applicable", "too_shallow")
@@ -138,6 +142,17 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         return _whole(pq.read_table(file), COLUMNS[path.name])
 
 
+def _read_prefill(path: Path) -> pd.DataFrame:
+    text = path.read_text(encoding="utf-8")
+    if not text.endswith("\n"):
+        raise ValueError("it is cut short")
+    types = COLUMNS["prefill.csv"]
+    frame = pd.read_csv(io.StringIO(text), dtype=types, usecols=list(types), keep_default_na=False)
+    if frame.empty or frame.duplicated(["design", "n_layers", "d_model", "mode"]).any():
+        raise ValueError("it must have rows, one for each design, shape and mode")
+    return frame
+
+
 def _read_metrics(path: Path) -> pd.DataFrame:
     text = path.read_bytes()
     if not text.endswith(b"\n"):
@@ -187,8 +202,15 @@ class _Leg:
 
 
 @dataclass(frozen=True)
+class _Precision:
+    compute: str
+
+
+@dataclass(frozen=True)
 class _Spec:
     model: dict[str, Any]
+    sequence_length: int
+    precision: _Precision
 
 
 @dataclass(frozen=True)
@@ -214,7 +236,13 @@ def _read_record(path: Path) -> pd.DataFrame:
     record = _parse(_Record, path)
     commits = runs.commits((leg.commit, leg.dirty) for leg in record.legs)
     row = {column: getattr(record, column) for column in ("run_id", "status", "step", "tokens", "n_params")}
-    row["base_params"] = ModelConfig.read({**record.spec.model, "design": "preln"}).count_params()
+    base = ModelConfig.read({**record.spec.model, "design": "preln"})
+    # the file of a design may be gone; one that is not in the paper counts as Pre-LN
+    model = ModelConfig.read(record.spec.model) if record.spec.model.get("design") in DESIGNS else base
+    # a step takes whole windows, so tokens are a multiple of their length
+    windows = math.nan if record.tokens is None else record.tokens / record.spec.sequence_length
+    row |= {"base_params": base.count_params(), "compute": record.spec.precision.compute}
+    row |= {"flops": cost.training_flops(model, record.spec.sequence_length) * windows}
     row |= {"commit": ", ".join(commits), "mixed_commit": runs.is_mixed(commits)}
     row |= {"n_legs": len(record.legs), "seconds": sum(leg.seconds for leg in record.legs)}
     for key in ("device", "kernels", "threads", "host", "ranks"):
@@ -232,4 +260,5 @@ READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
     "arc.csv": _read_arc,
     **{name: _read_analysis for name in COLUMNS if name.startswith("analysis/")},
     "manifest.json": _read_manifest,
+    "prefill.csv": _read_prefill,
 }

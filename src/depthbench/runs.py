@@ -18,7 +18,7 @@ from depthbench.specs import AnalysisSpec, DataSpec, EvaluationSpec, ImportSpec,
 
 # Raised by hand when the meaning of a stage changes; nothing else about the code makes it run again. A design has
 # its own version in the configuration.
-VERSION = {"data": 1, "train": 1, "import": 1, "evaluate": 2, "analyze": 1}
+VERSION = {"data": 1, "train": 1, "import": 1, "evaluate": 2, "analyze": 1, "prefill": 1}
 LR_EFFECT = ("preln", "lns")  # designs whose whole grid a figure shows, layer by layer
 
 PATTERN = r"[a-z][a-z0-9_]*/[a-z0-9]+(?:-[a-z][a-z0-9_]*)?-d\d+-l\d+/lr\d+e-?\d+-s\d+"

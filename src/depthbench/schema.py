@@ -351,6 +351,13 @@ class CalibrationSize(Strict):
     tokens: Annotated[Count, Field(ge=2)] = Field(description="of each document")
 
 
+class PrefillSize(Strict):
+    """The prompts whose cost a figure shows."""
+
+    tokens: Count = Field(description="of each prompt")
+    batch: Count = Field(description="prompts at once")
+
+
 class Study(Strict):
     """What is trained and drawn together."""
 
@@ -369,6 +376,7 @@ class Study(Strict):
     depths: Depths
     common_lr: Rate = Field(description="rate at which a figure compares all designs")
     calibration: CalibrationSize
+    prefill: PrefillSize
     bootstrap: Count = Field(description="resamples of an interval")
 
 

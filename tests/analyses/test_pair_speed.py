@@ -2,18 +2,19 @@
 
 import statistics
 
-import _steps
 import analyses
 import pytest
 import torch
 
 from depthbench.analyses import causal, permutation
+from depthbench.bench import protocol
 
 
 @pytest.mark.perf
 @pytest.mark.parametrize(("module", "times"), [(causal, 1.7), (permutation, 1.3)])
 def test_resumed_runs_save_time(module, times):
     torch.set_num_threads(2)  # the fixture of this folder sets it back
-    seconds = _steps.interleaved(analyses.cases(module, "preln", _steps.batch(512)), 3)
+    tokens = torch.randint(512, (8, 128), generator=torch.Generator().manual_seed(0))
+    seconds = protocol.interleaved(analyses.cases(module, "preln", tokens), 3, torch.device("cpu"))
     resumed, whole = (statistics.median(of_case) for of_case in seconds.values())
     assert whole > times * resumed

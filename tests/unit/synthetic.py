@@ -23,6 +23,7 @@ LABELS = {
     "sandwich": ("Sandwich-LN", "norm"),
 }
 FILES = ("run.json", "validation.csv", "validation_docs.parquet")
+SPEC = {"lr": 0.01, "sequence_length": 128, "precision": {"compute": "float32"}}
 TINY = ((4, 52), (8, 40), (16, 28))
 # What a design adds to Pre-LN (Table 6 of the paper), by n_layers and d_model; the others add nothing.
 OWN = {
@@ -122,7 +123,7 @@ class Study:
         leg = {"to_step": 100, "seconds": 8.5, "device": "cpu: x86_64", "kernels": "eager", "threads": 1, "host": "vm"}
         record["legs"] = [leg | {"from_step": 0, "commit": commit, "dirty": dirty} for commit, dirty in legs]
         (folder / "run.json").write_text(
-            json.dumps(record | {"data_id": "12e5", "spec": {"lr": 0.01, "model": self.plan(run)["model"]}})
+            json.dumps(record | {"data_id": "12e5", "spec": {**SPEC, "model": self.plan(run)["model"]}})
         )
         step = {"loss": loss if ok else None, "tokens_per_s": 2048.0, "memory_bytes": 10**9}
         steps = [json.dumps(step | {"step": i, "tokens": 1024 * i}) for i in range(1, 101)]

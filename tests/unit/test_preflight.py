@@ -9,6 +9,7 @@ import torch
 
 from depthbench import config, preflight
 from depthbench.errors import UserError
+from depthbench.isolated import isolated
 from depthbench.model import ModelConfig, backbone
 
 # architectures.md, Tables 3, 7, 8 and 9
@@ -117,4 +118,4 @@ def end(how):
     [("killed", "killed by SIGKILL"), ("left", "ended with status 3"), ("raised", "RuntimeError: no room")],
 )
 def test_a_process_that_dies_is_told_in_words(how, words):
-    assert preflight.isolated(end, how) == words
+    assert isolated(end, how) == words

@@ -13,8 +13,10 @@ def depthbench(*args):
 
 @pytest.mark.parametrize(
     "command",
-    ["fetch", "fetch-file", "prepare-file", "prepare", "train", "evaluate", "analyze", "import", "export", "table"]
-    + ["figure"],
+    [
+        *("fetch", "fetch-file", "prepare-file", "prepare", "train", "evaluate", "analyze", "import", "export"),
+        *("prefill", "table", "figure"),
+    ],
 )
 def test_help_has_an_example(command):
     done = depthbench(command, "--help")

@@ -21,6 +21,7 @@ ALWAYS = (
     "validation_loss",
     *("angular_distance", "layer_perturbation", "causal_maps", "permutation_maps", "pathways", "layer_pruning"),
     *("logit_lens", "late_layers"),
+    *("prefill", "prefill_cost"),
 )
 SWEPT = ("shapes_backbone", "shapes_ladder", "moda_norms", "lr_audit", "seed_noise", "lr_sweep", "domain_nll")
 SWEPT += ("block_mixing", "stream_transport", "lr_effect")
@@ -183,6 +184,12 @@ def test_runs_of_the_main_suite_are_scored_on_tasks(checkout):
     spec = next(json.loads(spec) for run, spec in specs if run in scored)
     assert {name: task["limit"] for name, task in spec["tasks"].items()} == dict.fromkeys(spec["tasks"], 16)
     assert len(spec["tasks"]) == 7
+
+
+def test_prefill_needs_no_training(checkout):
+    assert checkout.plan("prefill", "--config", "study=paper")[0] == {"prefill": 1}
+    jobs, runs = checkout.plan("prefill_cost", "--config", "study=tiny")
+    assert (len(runs), jobs["prefill"], jobs["prefill_cost"]) == (9, 1, 1)
 
 
 def test_preflight_needs_no_data(checkout):

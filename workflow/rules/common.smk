@@ -7,6 +7,7 @@ from typing import get_args
 
 from depthbench import config as settings
 from depthbench import preflight, runs
+from depthbench.bench import prefill
 from depthbench.errors import UserError
 from depthbench.picks import Pick, artifact_spec, select
 from depthbench.schema import AnalysisName
@@ -34,6 +35,10 @@ ANALYZED = [
     for ending in (".csv", "_docs.parquet")
 ] + [f"analysis/{name}_summary.csv" for name in ("causal", "permutation", "block_mix")]
 PARQUET = runs.parquet_files(CONFIG.corpora[STUDY.corpus])
+OF_NO_RUN = {
+    "manifest.json": f"{DATA}/manifest.json",
+    "prefill.csv": f"{RESULTS}/prefill.csv",
+}
 FIGURE_TYPES = ("pdf", "svg", "png", "csv")
 TABLE_TYPES = ("csv", "tex")
 EXPORTED = (
@@ -129,7 +134,7 @@ def declared(picks):
 
 
 def of_runs(names):
-    return [name for name in names if name != "manifest.json"]
+    return [name for name in names if name not in OF_NO_RUN]
 
 
 def run_files(views):
@@ -179,8 +184,8 @@ def runs_read(names, picks):
 
 
 def artifact_data(registry, name):
-    """The manifest of the prepared data, where an artifact shows it."""
-    return [f"{DATA}/manifest.json"] if "manifest.json" in registry[name][1] else []
+    """The files of no run that an artifact shows."""
+    return [path for file, path in OF_NO_RUN.items() if file in registry[name][1]]
 
 
 def refuse(line):
@@ -216,6 +221,13 @@ def request(key):
 def one_gpu(wildcards):
     """A GPU for what is done with a model that was trained on some."""
     return min(1, request("gpu")(wildcards))
+
+
+def prefill_spec():
+    """The cases of the rule `prefill`, or one line that says that there are none."""
+    found = prefill.spec(CONFIG)
+    line = f"E-STUDY prefill: suite main of study {CONFIG.study} has none of {', '.join(prefill.DESIGNS)}"
+    return runs.dumps(found.as_dict()) if found else lambda wildcards: refuse(line)
 
 
 def one_gpu_if_any():

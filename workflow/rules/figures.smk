@@ -28,6 +28,7 @@ SHARED = {
         *(*CURVES, "tables/late_layers"),
         *("figures/causal_maps", "figures/permutation_maps"),
     ],
+    "prefill_cost": ["figures/_aspect"],
 }
 
 FIGURES = {
@@ -104,6 +105,10 @@ FIGURES = {
         "Fig. 13: angular distance between the states in front of layers l and l + n of models that differ in their learning rate, at one depth; one seed.",
         ["analysis/angular.csv"],
         [Pick("sweep", runs.LR_EFFECT, depths=ONE)],
+    "prefill_cost": (
+        "Fig. 11: cost of a prefill over the aspect ratio (width / depth): FLOPs of a sequence [GFLOP or TFLOP], logits of the last position only, with the held-out loss [nats/token] beside them, which the paper draws dashed into the same panel; key/value cache of a sequence [MiB]; peak memory [GiB], all positions at once and in chunks; device-hours of the batch [1e-6 h]. FLOPs and cache are closed forms; one seed.",
+        ["prefill.csv", "validation.csv"],
+        [Pick("main", prefill.DESIGNS)],
     ),
 }
 
@@ -115,6 +120,7 @@ for name, (text, _, _) in FIGURES.items():
             name
         input:
             runs=artifact_input(FIGURES, name),
+            data=artifact_data(FIGURES, name),
             code=[
                 f"src/depthbench/{m}.py"
                 for m in (f"figures/{name}", "figures/_theme", *SHARED.get(name, []))
@@ -139,7 +145,7 @@ for name, (text, _, _) in FIGURES.items():
             missing=artifact_missing(FIGURES, name),
             text=text,
         shell:
-            "python -m depthbench figure {input.runs:q} --spec {params.spec:q} --out {output.svg:q} > {log:q} 2>&1"
+            "python -m depthbench figure {input.runs:q} {input.data:q} --spec {params.spec:q} --out {output.svg:q} > {log:q} 2>&1"
 
     # A docstring is read as written (an f-string breaks under Python 3.12), so the registry's text is put in here.
     workflow.get_rule(name).docstring = text

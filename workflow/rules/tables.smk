@@ -95,7 +95,7 @@ TABLES = {
         [],
     ),
     "run_costs": (
-        "What each training took: tokens per second and step time [s] (medians), total time [s], peak memory [bytes], machine.",
+        "What each training took: tokens per second and step time [s] (medians), total time [s], peak memory [bytes], FLOPs of the model (three forward passes), their speed, and its share of the device's bfloat16 peak (MFU) where that is known; machine.",
         ["run.json", "metrics.jsonl"],
         [Pick(suite) for suite in STUDY.suites],
     ),

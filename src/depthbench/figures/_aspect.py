@@ -32,6 +32,7 @@ def plot(
     note: str,
     spec: ArtifactSpec,
     width: float = _theme.WIDTH,
+    alike: tuple[str, ...] = (),
 ) -> p9.ggplot:
     """Return the panels that have something to draw, one legend, and the note below.
 
@@ -43,6 +44,7 @@ def plot(
         note: What stands below.
         spec: Of the artifact.
         width: Of the figure or the part of it that they fill [inch].
+        alike: Panels that have one vertical scale.
     """
     frame = frame if "hollow" in frame else frame.assign(hollow=False)
     frame = frame[frame["panel"].isin(frame["panel"][frame["status"] != "missing"])]
@@ -54,7 +56,7 @@ def plot(
     height = PANEL_HEIGHT * n_rows + LEGEND_HEIGHT * below + 2 * _theme.LINE + note_height
     figure = (
         p9.ggplot(mapping=p9.aes("x", "loss", color="design", shape="design", linetype="design"))
-        + layers(place(frame, headings, width / n_columns), width)
+        + layers(place(frame, headings, width / n_columns, alike), width)
         + p9.facet_wrap("heading", scales="free", ncol=n_columns)
         + p9.labs(y=label, caption=note)
         + _theme.design_scales(spec, columns=min(5, int(width)) if below else 1 + len(spec.labels) // 6)
@@ -82,7 +84,9 @@ def layers(frame: pd.DataFrame, width: float) -> list:
         p9.geom_blank(p9.aes("tick", "height"), frame),
         p9.geom_blank(p9.aes("tick", "floor"), frame),
         p9.geom_line(data=lines, size=0.6, na_rm=True),  # a run without a loss leaves a gap
-        p9.geom_linerange(p9.aes(ymin="loss_lo", ymax="loss_hi"), ok, linetype="solid", size=0.4, alpha=0.5),
+        p9.geom_linerange(
+            p9.aes(ymin="loss_lo", ymax="loss_hi"), ok, linetype="solid", size=0.4, alpha=0.5, na_rm=True
+        ),
         p9.geom_point(data=ok, size=1.6, stroke=0.2),
         p9.geom_point(data=hollow, size=1.8, stroke=0.4, fill="none", show_legend=False),
         p9.geom_point(p9.aes(y="height"), diverged, shape="x", size=1.8, stroke=0.6, show_legend=False),
@@ -104,7 +108,7 @@ def apart(ticks: np.ndarray, distance: np.ndarray) -> list[bool]:
     return kept
 
 
-def place(frame: pd.DataFrame, headings: Mapping[str, str], width: float) -> pd.DataFrame:
+def place(frame: pd.DataFrame, headings: Mapping[str, str], width: float, alike: tuple[str, ...] = ()) -> pd.DataFrame:
     """Add where each run of each panel, `width` inches wide, stands.
 
     `tick` is that of its shape; each panel has its own stretch of the axis, so that its ticks are its own
@@ -116,7 +120,7 @@ def place(frame: pd.DataFrame, headings: Mapping[str, str], width: float) -> pd.
         if rows.empty:
             continue
         rows = rows.assign(
-            tick=10 * i - np.log10(rows["aspect_ratio"]), heading=f"({'abc'[len(parts)]}) {headings[panel]}"
+            tick=10 * i - np.log10(rows["aspect_ratio"]), heading=f"({'abcdef'[len(parts)]}) {headings[panel]}"
         )
         at = np.unique(rows["tick"])
         inch = (np.ptp(at) or 1.0) / (width - MARGIN)
@@ -126,6 +130,7 @@ def place(frame: pd.DataFrame, headings: Mapping[str, str], width: float) -> pd.
         rows["x"] = rows["tick"] + step * (rank - rank.max() / 2)
         # A panel of diverged runs only borrows the range of the others.
         seen = rows if rows["loss"].notna().any() else frame
+        seen = frame[frame["panel"].isin(alike)] if panel in alike else seen
         values = seen[["loss", "loss_lo", "loss_hi"]].to_numpy()
         low, high = (np.nanmin(values), np.nanmax(values)) if np.isfinite(values).any() else (0.0, 1.0)
         high = high if high > low else low + 0.1  # equal values give no range

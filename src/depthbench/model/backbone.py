@@ -59,7 +59,7 @@ class Model(nn.Module):
 
     def features(self, tokens: Tensor) -> Tensor:
         """Return the normalised input of the LM head, (B, T) int64 -> (B, T, d)."""
-        state = self.residual.start(self._embedded(tokens), self, once=True)
+        state = self.residual.start(self.embedded(tokens), self, once=True)
         for k in range(2 * self.cfg.n_layers):
             state, _ = self.sublayer(k, state, self.blocks[k // 2])
         return self.residual.finish(state, self.cfg.n_layers, self)
@@ -72,7 +72,7 @@ class Model(nn.Module):
 
     def start(self, tokens: Tensor) -> Any:
         """Return the state in front of block 0: tensors (batch first) and numbers, never changed in place."""
-        return self.residual.start(self._embedded(tokens), self)
+        return self.residual.start(self.embedded(tokens), self)
 
     def apply_block(self, position: int, state: Any, params_of: int | None = None) -> Any:
         """Return the state behind the block at `position`, run with the tensors of block `params_of`.
@@ -108,7 +108,7 @@ class Model(nn.Module):
         position = self.cfg.n_layers if position is None else position
         return self.lm_head(self.residual.finish(state, position, self))
 
-    def _embedded(self, tokens: Tensor) -> Tensor:
+    def embedded(self, tokens: Tensor) -> Tensor:
         """Return the embedding in the dtype of the residual stream, which all later operations keep."""
         x0, device = self.embed(tokens), tokens.device.type
         if not torch.is_autocast_enabled(device):

@@ -68,10 +68,13 @@ _cached_tables = lru_cache(maxsize=8)(rotary_tables)
 
 def rotate(x: Tensor, theta: float) -> Tensor:
     """Return x (B, T, heads, e) with rotary positions; the rotation is float32 or better."""
-    e = x.shape[-1]
     tables = rotary_tables if torch.compiler.is_compiling() else _cached_tables  # a compiler merges the repetitions
-    cos, sin = tables(x.shape[1], e, theta, torch.promote_types(x.dtype, torch.float32), x.device)
-    return (x * cos).addcmul(x.roll(e // 2, -1), sin).to(x.dtype)
+    return turn(x, *tables(x.shape[1], x.shape[-1], theta, torch.promote_types(x.dtype, torch.float32), x.device))
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return x (B, T, heads, e) rotated by the tables of its positions, (T, 1, e)."""
+    return (x * cos).addcmul(x.roll(x.shape[-1] // 2, -1), sin).to(x.dtype)
 
 
 class Attention(nn.Module):

@@ -2,19 +2,23 @@
 
 `seconds` is the wall time of all legs, start and checkpoints included, lost work of a killed leg not. Tokens per
 second and the time of a step are medians over the steps and over all processes (`ranks`), the memory is the largest
-of any step and process: of the GPU, on a CPU of the process.
+of any step and process: of the GPU, on a CPU of the process. `flops` are those of the model by closed form (`cost`:
+three forward passes, the design's own part included), `flops_per_s` those at the median speed, and `mfu` is their share
+of the bfloat16 peak of all processes' devices; it is empty for a device without a known peak, as a CPU, for runs that
+computed in float32, and where legs ran on different devices or numbers of processes.
 """
 
 import pandas as pd
 
 from depthbench.artifacts import ArtifactSpec, runs_frame
 from depthbench.errors import UserError
+from depthbench.peaks import peak
 
 FILES = ("run.json", "metrics.jsonl")
 COLUMNS = [
     *("suites", "design", "label", "scale", "n_layers", "d_model", "lr", "seed", "status", "step", "tokens"),
-    *("n_params", "tokens_per_s", "step_seconds", "seconds", "n_legs", "peak_bytes", "device", "kernels"),
-    *("ranks", "threads", "host", "commit", "mixed_commit", "run_id"),
+    *("n_params", "tokens_per_s", "step_seconds", "seconds", "n_legs", "peak_bytes", "flops", "flops_per_s", "mfu"),
+    *("device", "kernels", "ranks", "threads", "host", "commit", "mixed_commit", "run_id"),
 ]
 PRINTED = {
     "label": ("Design", "{}"),
@@ -29,6 +33,9 @@ PRINTED = {
     "seconds": ("Total [s]", "{:,.0f}"),
     "n_legs": ("Legs", "{}"),
     "peak_bytes": ("Peak memory [bytes]", "{:,}"),
+    "flops": ("FLOPs", "{:.3g}"),
+    "flops_per_s": ("FLOP/s", "{:.3g}"),
+    "mfu": ("MFU", "{:.3f}"),
     "device": ("Device", "{}"),
     "ranks": ("Processes", "{}"),
     "kernels": ("Kernels", "{}"),
@@ -55,7 +62,16 @@ def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
     counts = dict.fromkeys(("step", "tokens", "n_params", "n_legs", "peak_bytes"), "Int64")
     table = runs_frame(spec).merge(record.join(measures, on="run_id"), on="run_id", how="left", validate="1:1")
     table = table.astype(counts | {"mixed_commit": "boolean"})
+    table["flops_per_s"] = table["flops"] / table["tokens"].astype("float64") * table["tokens_per_s"]
+    peaks = [_peak(*row) for row in table[["device", "ranks", "compute"]].itertuples(index=False)]
+    table["mfu"] = table["flops_per_s"] / pd.Series(peaks, index=table.index, dtype="float64")
     return table.assign(status=table["status"].fillna("missing"))[COLUMNS]
+
+
+def _peak(device: str, ranks: str, compute: str) -> float | None:
+    """Return the bfloat16 peak [FLOP/s] of all processes of a run, None where there is no single one that is known."""
+    single = peak(device) if isinstance(device, str) else None
+    return single * int(ranks) if single and compute == "bfloat16" and ranks.isdecimal() else None
 
 
 def _check(record: pd.DataFrame, ends: pd.DataFrame) -> None:

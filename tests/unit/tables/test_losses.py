@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import binom
-from synthetic import TINY, Study, path
+from synthetic import SPEC, TINY, Study, path
 
 from depthbench import tables
 from depthbench.artifacts import ArtifactSpec, read
@@ -91,7 +91,7 @@ def test_overhead_is_that_of_the_record(tmp_path):
 )
 def test_record_without_a_model_is_refused(study, spec, word):
     record = json.loads(study.file(PRELN, "run.json").read_text())
-    study.file(PRELN, "run.json").write_text(json.dumps(record | {"spec": spec}))
+    study.file(PRELN, "run.json").write_text(json.dumps(record | {"spec": SPEC | spec}))
     with pytest.raises(UserError, match=f"E-RUN .*{PRELN}/run.json: .*{word}.*; remove it and run snakemake") as caught:
         build(study)
     assert "\n" not in str(caught.value)

@@ -60,6 +60,37 @@ def test_every_run_has_a_row(study):
     assert table.loc["missing", ["tokens_per_s", "seconds", "peak_bytes", "device", "mixed_commit"]].isna().all()
 
 
+def test_flops_are_three_forward_passes_of_every_window(study):
+    """Appendix D at L = 4, d = 52, d_ff = 144, V = 512: 800 windows of 128 tokens."""
+    L, d, f, T, V = 4, 52, 144, 128, 512
+    flops = 800 * 3 * (L * (8 * T * d * d + 6 * T * d * f + 2 * T * T * d) + 2 * T * d * V)
+    row = build(study).set_index("run_id").loc[f"tiny/runs/{RUN}"]
+    assert row["flops"] == flops
+    assert row["flops_per_s"] == pytest.approx(flops / 102400 * 2048)
+
+
+@pytest.mark.parametrize(
+    ("device", "compute", "ranks", "peak"),
+    [
+        ("cuda: NVIDIA H200", "bfloat16", (2, 2), 2 * 989.5e12),
+        ("cuda: NVIDIA A100-SXM4-40GB", "bfloat16", (1, 1), 312e12),
+        ("cuda: NVIDIA H200", "float32", (1, 1), None),
+        ("cuda: NVIDIA H200", "bfloat16", (1, 2), None),
+        ("cuda: NVIDIA H200 NVL", "bfloat16", (1, 1), None),
+        ("cpu: x86_64", "bfloat16", (1, 1), None),
+    ],
+)
+def test_mfu_only_where_the_peak_is_known(study, device, compute, ranks, peak):
+    def edit(record):
+        record["spec"]["precision"]["compute"] = compute
+        for leg, own in zip(record["legs"], ranks, strict=True):
+            leg.update(device=device, ranks=own)
+
+    change(study, "run.json", edit)
+    row = build(study).set_index("run_id").loc[f"tiny/runs/{RUN}"]
+    assert row["mfu"] == pytest.approx(row["flops_per_s"] / peak if peak else float("nan"), nan_ok=True)
+
+
 @pytest.mark.parametrize(
     ("edit", "word"),
     [
