@@ -237,11 +237,10 @@ def shades(limits: tuple[float, float], kind: Measure, marks: dict[float, str]) 
 def bar_marks(low: float, high: float, kind: Measure, above: bool, gap: float) -> dict[float, str]:
     """Return where the bar has a tick -> what stands there; ticks are at least the share `gap` of it apart."""
     if kind.signed:
-        stretch = pseudo_log_trans(sigma=SIGMA, base=10).transform
-        apart = gap * (stretch(high) - stretch(low))
+        apart = gap * (stretched(high) - stretched(low))
         at = [0.0]
         for power in (sign * 10.0**e for e in range(-1, 9) for sign in (1, -1)):
-            if low <= power <= high and all(abs(stretch(power) - stretch(other)) >= apart for other in at):
+            if low <= power <= high and all(abs(stretched(power) - stretched(other)) >= apart for other in at):
                 at.append(power)
         return {value: f"{value:g}" for value in sorted(at)}
     step = next(s for e in range(-9, 9) for s in (10.0**e, 2 * 10.0**e, 5 * 10.0**e) if s / high >= gap)
@@ -250,6 +249,11 @@ def bar_marks(low: float, high: float, kind: Measure, above: bool, gap: float) -
     fixed |= {high: f"\N{GREATER-THAN OR EQUAL TO}{high:g}"} if above else {}
     free = {value: f"{value:g}" for value in at if all(abs(value - other) > gap * high for other in fixed)}
     return dict(sorted((free | fixed).items()))
+
+
+def stretched(value: float) -> float:
+    """Return where a value stands on a signed scale, that of `pseudo_log_trans`."""
+    return math.asinh(value / (2 * SIGMA))
 
 
 def map_theme(bar: float) -> p9.theme:
