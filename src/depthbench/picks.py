@@ -72,8 +72,13 @@ def artifact_spec(
                 member[run.path].append(suite)
     shown = sorted({*picked, *planned}, key=lambda run: run.path)
     used = {run.design for run in shown}
+    # Only where they change what is shown: a spec without them is the one that there was before.
+    own: dict[str, Any] = {"compare": config.studies[config.study].compare} if "compare.csv" in files else {}
+    if any(file.startswith("analysis/") for file in files):
+        own["unanalyzed"] = [run.path for run in picked if not is_analyzed(config, run)]
     return runs.dumps(
-        {
+        own
+        | {
             "kind": kind,
             "name": name,
             "study": config.study,
@@ -86,6 +91,11 @@ def artifact_spec(
             "plans": {} if "run.json" in files else {run.path: plan(config, run) for run in shown},
         }
     )
+
+
+def is_analyzed(config: Config, run: Run) -> bool:
+    """Return whether a layer analysis of a run is asked for."""
+    return bool(runs.analysis_spec(config, run).names)
 
 
 def plan(config: Config, run: Run) -> dict[str, Any]:

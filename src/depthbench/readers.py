@@ -13,7 +13,7 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
-from depthbench import runs
+from depthbench import reference, runs
 from depthbench.model.config import ModelConfig
 
 
@@ -67,8 +67,9 @@ COLUMNS = {
     "manifest.json": {"task": "str"}
     | dict.fromkeys(("n_items", "n_items_short", "n_items_hit", "n_docs_hit"), "Int64")
     | {"action": "str"},
+    **reference.COLUMNS,
 }
-OF_THE_DATA = ("manifest.json",)  # not of a run
+OF_THE_DATA = ("manifest.json", *reference.COLUMNS)  # not of a run
 SCORED = ("ok", "diverged", "not_requested", "not_available", "failed")
 # `approximate`: pathway weights that leave out gains or centring; `too_shallow`: a model without a pair of blocks.
 ANALYZED = ("ok", "approximate", "diverged", "not_requested", "not_applicable", "too_shallow")

@@ -367,6 +367,9 @@ class Study(Strict):
     common_lr: Rate = Field(description="rate at which a figure compares all designs")
     calibration: CalibrationSize
     bootstrap: Count = Field(description="resamples of an interval")
+    compare: Annotated[str | None, BeforeValidator(_none_word)] = Field(
+        None, description="CSV of losses of your own, drawn beside those of the study: docs/compare.md"
+    )
 
 
 class Request(Strict):

@@ -11,12 +11,18 @@ FIGURES = {
         "Held-out loss [nats/token] over the aspect ratio (width / depth) of models of equal size, with and without"
         " their embeddings; one seed. Bars are 95 % intervals over documents: evaluation noise, not training noise."
         " Paper (arXiv 2609.32534): Fig. 1 left, 2.",
-        ["run.json", "validation.csv", "validation_docs.parquet"],
+        [
+            "run.json",
+            "validation.csv",
+            "validation_docs.parquet",
+            *PUBLISHED,
+            *COMPARED,
+        ],
         [Pick("main"), Pick("backbone")],
     ),
     "domain_nll": (
         "Fig. 4: nll of the right answers [nats/token] of coding, STEM and math tasks, each the mean of two, over the aspect ratio (width / depth); one seed; a heading or note names a task that is left out. Bars are 95 % intervals over items: evaluation noise, not training noise.",
-        ["nll.csv", "nll_items.parquet"],
+        ["nll.csv", "nll_items.parquet", *PUBLISHED],
         [Pick("main", scored=True)],
     ),
     "lr_sweep": (
@@ -34,6 +40,7 @@ for name, (text, _, _) in FIGURES.items():
             name
         input:
             runs=artifact_input(FIGURES, name),
+            data=artifact_data(FIGURES, name),
             code=[
                 f"src/depthbench/{m}.py"
                 for m in (f"figures/{name}", "figures/_theme", *SHARED.get(name, []))
@@ -58,7 +65,7 @@ for name, (text, _, _) in FIGURES.items():
             missing=artifact_missing(FIGURES, name),
             text=text,
         shell:
-            "python -m depthbench figure {input.runs:q} --spec {params.spec:q} --out {output.svg:q} > {log:q} 2>&1"
+            "python -m depthbench figure {input.runs:q} {input.data:q} --spec {params.spec:q} --out {output.svg:q} > {log:q} 2>&1"
 
     # A docstring is read as written (an f-string breaks under Python 3.12), so the registry's text is put in here.
     workflow.get_rule(name).docstring = text

@@ -10,7 +10,7 @@ READS = {
         f"src/depthbench/residuals/{residual}.py"
         for residual in sorted({d.residual or n for n, d in CONFIG.designs.items()})
     ],
-    "losses": ["src/depthbench/tables/_tasks.py"],
+    "losses": ["src/depthbench/tables/_tasks.py", "src/depthbench/reference.py"],
 }
 
 TABLES = {
@@ -55,8 +55,9 @@ TABLES = {
         [Pick("sweep"), *(Pick(suite, files=False) for suite in STUDY.suites)],
     ),
     "losses": (
-        "Held-out loss of every run [nats/token], with 95 % intervals over documents: evaluation noise, not training noise; runs of the main suite also by task: nll of the right answers [nats/token], accuracy on ARC-Easy.",
-        ["run.json", "validation.csv", "validation_docs.parquet", "nll.csv", "arc.csv"],
+        "Held-out loss of every run [nats/token], with 95 % intervals over documents: evaluation noise, not training noise; runs of the main suite also by task: nll of the right answers [nats/token], accuracy on ARC-Easy. Published: arXiv 2609.32534, its text before its authors' project page; the difference is that of loss_upstream, which follows their rule.",
+        ["run.json", "validation.csv", "validation_docs.parquet", "nll.csv", "arc.csv"]
+        + PUBLISHED,
         [Pick(suite) for suite in STUDY.suites],
     ),
     "moda_norms": (

@@ -158,9 +158,9 @@ def test_latex_is_for_people(study, tmp_path):
     assert r"2.5 \%" in header
     assert ok.startswith(r"Pre\_LN \& 100\% \{a\} & t & 4 & 52 & 13.00 & 1e-2 & 0 & ok & 4.6250 & 4.6250 & 4.6250 & ")
     assert "& --- & --- & --- & --- & 186,836 & 0.00 & 102,400 & aaaaaaa, bbbbbbb" in ok
-    assert "diverged & --- & --- & --- & --- & --- & --- & --- & --- & 188,160 & 0.46 & " in diverged
+    assert "diverged & --- & --- & --- & --- & --- & --- & --- & --- & --- & --- & 188,160 & 0.46 & " in diverged
     assert missing.startswith("HC & ")
-    assert missing.count("---") == 12
+    assert missing.count("---") == 14
     assert "nan" not in text.lower()
 
 
