@@ -2,9 +2,15 @@
 
 # What a figure is made of besides its own file and the theme.
 SHARED = {
-    "validation_loss": ["figures/_aspect"],
-    "domain_nll": ["figures/_aspect", "tables/_tasks"],
+    "validation_loss": ["figures/_aspect", "reference"],
+    "scale_ladder": ["figures/_aspect"],
+    "domain_nll": ["figures/_aspect", "tables/_tasks", "reference"],
 }
+
+# The suites whose shapes have one total size; without any, the published models are shown alone.
+SIZED = [
+    pick for pick in map(Pick, ("main", "ladder", "large")) if select(CONFIG, [pick])
+]
 
 FIGURES = {
     "validation_loss": (
@@ -19,6 +25,19 @@ FIGURES = {
             *COMPARED,
         ],
         [Pick("main"), Pick("backbone")],
+    ),
+    "industry_shapes": (
+        "Fig. 1 right: parameters and aspect ratio (width / depth) of published Pre-LN models, and the aspect ratios that our own runs prefer at each budget: the lowest held-out loss, and what a 95 % interval over documents cannot tell from it; one seed.",
+        [
+            *("run.json", "validation.csv", "validation_docs.parquet"),
+            "industry_shapes.csv",
+        ],
+        SIZED,
+    ),
+    "scale_ladder": (
+        "Fig. 3: held-out loss [nats/token] over the aspect ratio (width / depth) at each budget of the ladder, and at the large one; one seed. Bars are 95 % intervals over documents: evaluation noise, not training noise.",
+        ["run.json", "validation.csv", "validation_docs.parquet"],
+        [Pick("ladder"), Pick("large")],
     ),
     "domain_nll": (
         "Fig. 4: nll of the right answers [nats/token] of coding, STEM and math tasks, each the mean of two, over the aspect ratio (width / depth); one seed; a heading or note names a task that is left out. Bars are 95 % intervals over items: evaluation noise, not training noise.",
