@@ -5,6 +5,7 @@ is named with its line. The paper's names (Pre-LN, 400M) become ours (preln, sui
 """
 
 import csv
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -97,6 +98,27 @@ class Claim:
     selector: str
     relation: Literal["<", ">", "=", "between", ""]
     value: str
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where relation and value do not fit each other, or the metric."""
+        if bool(self.metric) != bool(self.relation):
+            raise ValueError("metric and relation belong together")
+        bounds(self.relation, self.value)
+
+
+def bounds(relation: str, value: str) -> tuple[float, float]:
+    """Return what a claim allows: `< 0`, `> 2`, `= 5`, `between 1..2`.
+
+    Raises:
+        ValueError: for a value that is not the relation's.
+    """
+    if not relation:
+        return -math.inf, math.inf
+    first, _, last = value.partition("..") if relation == "between" else (value, "", value)
+    low, high = float(first), float(last)
+    if not low <= high:
+        raise ValueError(f"{value!r} is no range")
+    return (-math.inf if relation == "<" else low), (math.inf if relation == ">" else high)
 
 
 @dataclass(frozen=True)

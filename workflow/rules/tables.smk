@@ -11,6 +11,10 @@ READS = {
         for residual in sorted({d.residual or n for n, d in CONFIG.designs.items()})
     ],
     "losses": ["src/depthbench/tables/_tasks.py", "src/depthbench/reference.py"],
+    "claims": [
+        f"src/depthbench/tables/_claim_{topic}.py"
+        for topic in ("runs", "losses", "layers", "costs")
+    ],
 }
 
 TABLES = {
@@ -84,6 +88,16 @@ TABLES = {
         "Differences of held-out loss [nats/token] on the same documents, one seed, with 95 % intervals over documents: evaluation noise, not training noise.",
         ["validation.csv", "validation_docs.parquet"],
         SHAPES,
+    ),
+    "claims": (
+        "What the paper (arXiv 2609.32534) claims against our 95 % intervals over documents (evaluation noise, not training noise; one seed): agrees, disagrees, undecided, or not run where the study lacks the shape; and where the paper contradicts itself.",
+        [
+            *("validation.csv", "validation_docs.parquet"),
+            *("analysis/causal_summary.csv", "analysis/permutation_summary.csv"),
+            *("analysis/block_mix_summary.csv", "analysis/transport.csv"),
+            "claims.csv",
+        ],
+        [*SHAPES, Pick("moda_norms")],
     ),
     "contamination": (
         "Items of the evaluation tasks that share 13 words in a row with a training document.",
