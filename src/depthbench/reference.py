@@ -217,9 +217,10 @@ def _row(adapter: TypeAdapter, values: dict[str, str | None], line: int) -> obje
         return adapter.validate_python(values)
     except ValidationError as error:
         first = error.errors()[0]
-        where = "".join(f" {part}" for part in first["loc"])
+        where = "".join(f" {part}:" for part in first["loc"])
+        got = f" (got {first['input']!r:.60})" if where else ""
         message = first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"line {line}:{where}: {message} (got {first['input']!r:.60})") from None
+        raise ValueError(f"line {line}:{where} {message}{got}") from None
 
 
 def published(frames: dict[str, pd.DataFrame], metric: str, suite: str) -> pd.DataFrame:

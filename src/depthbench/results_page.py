@@ -182,7 +182,7 @@ def _claims(claims: list[Row] | None) -> str:
         return head + "The table `claims` is not there.\n"
     judged = [row for row in claims if row["verdict"] in ("agrees", "disagrees", "undecided")]
     n_others = sum(row["verdict"] == "not run" for row in claims)
-    named = f"{n_others} claims are not run: they name a shape of the paper's, or something is missing.\n\n"
+    named = f"{n_others} of {len(claims)} are not run: they name a shape of the paper's, or something is missing.\n\n"
     rows = [[row["claim"], _interval(row, "ours", "lo", "hi"), row["unit"], row["verdict"]] for row in judged]
     return head + named + _markdown(["claim", "ours", "unit", "verdict"], rows)
 
