@@ -3,7 +3,7 @@
 # What a figure is made of besides its own file and the theme.
 SHARED = {
     "validation_loss": ["figures/_aspect", "reference"],
-    "scale_ladder": ["figures/_aspect"],
+    "scale_ladder": ["figures/_aspect", "figures/validation_loss"],
     "domain_nll": ["figures/_aspect", "tables/_tasks", "reference"],
 }
 
