@@ -32,7 +32,7 @@ ANALYZED = [
 ] + [f"analysis/{name}_summary.csv" for name in ("causal", "permutation", "block_mix")]
 # Published numbers, in studies of the paper's shapes.
 PUBLISHED = ["paper_reported.csv"] if CONFIG.study == "paper" else []
-COMPARED = ["compare.csv"] if STUDY.compare else []
+OWN_LOSSES = ["compare.csv"] if STUDY.compare else []
 # What artifacts read that belongs to no run.
 PLACES = {
     "manifest.json": f"{DATA}/manifest.json",
