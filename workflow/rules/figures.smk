@@ -22,7 +22,7 @@ FIGURES = {
             "validation.csv",
             "validation_docs.parquet",
             *PUBLISHED,
-            *COMPARED,
+            *OWN_LOSSES,
         ],
         [Pick("main"), Pick("backbone")],
     ),
