@@ -264,7 +264,8 @@ def test_a_table_to_compare_is_known_by_its_path(study, tmp_path):
 
 def test_runs_without_analyses_need_no_files_of_them(study):
     name = "analysis/transport.csv"
-    spec = study.spec(files=(name,), unanalyzed=(OTHER,))
+    compared = {"depths": {"one": 4, "three": [4, 8]}, "common_lr": "1e-2"}
+    spec = ArtifactSpec.from_json(study.json(files=[name], unanalyzed=[OTHER], **compared))
     assert spec.owners(name) == [RUN]
     with pytest.raises(UserError, match=f"^E-RUN {RUN}/{name}: not among the files given[^\n]*$"):
         read([], spec)
