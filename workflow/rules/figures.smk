@@ -7,9 +7,12 @@ SHARED = {
     "domain_nll": ["figures/_aspect", "tables/_tasks", "reference"],
 }
 
-# The suites whose shapes have one total size; without any, the published models are shown alone.
+# Three designs in the suites whose shapes have one total size; without any, the published models are shown alone.
 SIZED = [
-    pick for pick in map(Pick, ("main", "ladder", "large")) if select(CONFIG, [pick])
+    pick
+    for suite in ("main", "ladder", "large")
+    for pick in [Pick(suite, ("preln", "hc", "attnres_full"))]
+    if select(CONFIG, [pick])
 ]
 
 FIGURES = {

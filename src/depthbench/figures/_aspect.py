@@ -21,6 +21,7 @@ LEGEND_HEIGHT = 0.45  # inch, of a legend below
 MARGIN = 0.6  # inch, what a panel needs beside its plotting area
 LINE = 0.13  # inch, a line of text
 CHARACTER = 0.06  # inch, the mean width of one
+SOLID = ("P", "X")  # markers that plotnine fills
 CROSS = 0.06  # inch, between a cross and its name
 
 
@@ -37,6 +38,8 @@ def plot(frame: pd.DataFrame, headings: Mapping[str, str], label: str, note: str
         spec: Of the artifact.
     """
     frame = frame if "hollow" in frame else frame.assign(hollow=False)
+    solid = [design for design, style in _theme.styles(spec).items() if style.marker in SOLID]
+    frame = frame.assign(solid=frame["design"].isin(solid))
     seen = frame[~frame["hollow"] & frame["run_id"].notna() & (frame["status"] != "missing")]
     frame = frame[frame["panel"].isin(seen["panel"])]
     n_panels, note_height = frame["panel"].nunique(), LINE * (note.count("\n") + 1)
@@ -75,9 +78,10 @@ def layers(frame: pd.DataFrame) -> list:
     return [
         p9.geom_blank(p9.aes("tick", "height"), frame),
         p9.geom_blank(p9.aes("tick", "floor"), frame),
-        # Below ours, and hollow by a smaller white one: not every marker has a fill.
-        p9.geom_point(data=hollow, size=2.8, stroke=0.2, show_legend=False),
-        p9.geom_point(data=hollow, size=2.1, stroke=0.2, color="white", show_legend=False),
+        p9.geom_point(data=hollow[~hollow["solid"]], size=2.2, stroke=0.4, fill="none", show_legend=False),
+        # A marker without a fill is hollow by a smaller white one.
+        p9.geom_point(data=hollow[hollow["solid"]], size=2.6, stroke=0.2, show_legend=False),
+        p9.geom_point(data=hollow[hollow["solid"]], size=1.9, stroke=0.2, color="white", show_legend=False),
         p9.geom_line(data=lines, size=0.6, na_rm=True),  # a run without a loss leaves a gap
         p9.geom_linerange(
             p9.aes(ymin="loss_lo", ymax="loss_hi"), ok, linetype="solid", size=0.4, alpha=0.5, na_rm=True

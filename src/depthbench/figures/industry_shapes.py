@@ -28,7 +28,7 @@ FAMILIES = {
     **{"GPT": "o", "OPT": "s", "Pythia": "^", "LLaMA": "D", "Mistral": "v", "Qwen": "<", "TinyLlama": ">"},
     **{"SmolLM": "p", "MobileLLM": "d", "Yi": "+", "DeepSeek": "*", "Gemma": "x", "other": "h"},
 }
-BAR = 0.028  # decades, the width of a bar
+BAR = 0.0075  # the width of a bar in that of the panel
 UNITS = {1e9: "B", 1e6: "M", 1e3: "k"}
 HEIGHT = 3.6  # inch, without the note
 
@@ -58,6 +58,7 @@ def models(table: pd.DataFrame) -> pd.DataFrame:
 def preferred(table: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
     """Return the aspect ratios that each design prefers at each scale, where at least two shapes have a loss."""
     rows = []
+    sizes = table.groupby("scale")["n_params"].median().astype("float64").to_dict()
     cells = table[(table["seed"] == 0) & (table["status"] == "ok")].groupby(["scale", "design"], sort=False)
     for (scale, design), runs in cells:
         runs = runs.sort_values("aspect_ratio").reset_index(drop=True)
@@ -70,8 +71,7 @@ def preferred(table: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
         bounds, ends = reach(runs["aspect_ratio"].to_numpy(), tied.min(), tied.max())
         shape = {key: best[key] for key in ("n_layers", "d_model", "aspect_ratio")}
         span = dict(zip(("aspect_low", "aspect_high"), bounds, strict=True))
-        size = np.exp(np.log(runs["n_params"].astype("float64")).mean())
-        row = {"kind": "ours", "name": best["label"], "design": design, "scale": scale, "parameters": size}
+        row = {"kind": "ours", "name": best["label"], "design": design, "scale": scale, "parameters": sizes[scale]}
         rows.append(row | shape | span | {"open_end": ends, "source": best["run_id"]})
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -109,7 +109,7 @@ def plot(frame: pd.DataFrame, note: str, spec: ArtifactSpec) -> p9.ggplot:
     ratios = [2.0**power for power in range(1, 9)]
     return (
         p9.ggplot(mapping=p9.aes("parameters", "aspect_ratio"))
-        + (bars(own, spec) if len(own) else [])
+        + (bars(own, spec, BAR * np.ptp(np.log10(frame["parameters"]))) if len(own) else [])
         + p9.geom_point(p9.aes(shape="family"), published, color=_theme.INK, fill="none", size=2.0, stroke=0.4)
         + p9.scale_shape_manual(FAMILIES, breaks=[f for f in FAMILIES if f in set(published["family"])])
         + p9.scale_x_log10(name="Parameters", labels=lambda sizes: [count(size) for size in sizes])
@@ -120,12 +120,12 @@ def plot(frame: pd.DataFrame, note: str, spec: ArtifactSpec) -> p9.ggplot:
     )
 
 
-def bars(own: pd.DataFrame, spec: ArtifactSpec) -> list:
-    """Return the bars of the designs side by side, the lowest loss as a line in each, and their colours."""
+def bars(own: pd.DataFrame, spec: ArtifactSpec, width: float) -> list:
+    """Return the bars of the designs side by side, `width` decades each, a line at the lowest loss, and colours."""
     styles = {design: style for design, style in _theme.styles(spec).items() if design in set(own["design"])}
     rank = own["design"].map({design: i for i, design in enumerate(styles)}) - len(styles) / 2
-    left = np.log10(own["parameters"]) + BAR * rank
-    own = own.assign(left=10**left, right=10 ** (left + 0.9 * BAR))
+    left = np.log10(own["parameters"]) + width * rank
+    own = own.assign(left=10**left, right=10 ** (left + 0.9 * width))
     colours = {design: style.colour for design, style in styles.items()}
     edges = p9.aes(xmin="left", xmax="right", ymin="aspect_low", ymax="aspect_high", fill="design")
     return [
