@@ -11,7 +11,7 @@ export MPLBACKEND := Agg
 made = $(wildcard results/$(STUDY)/figures/*.svg results/$(STUDY)/tables/*.csv)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-docs test slow check format report docs acceptance bench clean
+.PHONY: help demo demo-docs test slow check format report docs mini-docs acceptance bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -62,6 +62,9 @@ demo-docs: demo ## take the demo's figure and losses into the documentation
 	mkdir -p docs/demo
 	cp results/tiny/figures/validation_loss.png results/tiny/tables/losses.csv docs/demo/
 	@$(MAKE) --no-print-directory docs
+
+mini-docs: $(READY) ## take the tables and figures of results/mini into docs/results-mini.md
+	python -m depthbench.docs mini
 
 acceptance: $(READY) ## what must hold after `make demo`, the commands of README.md among it
 	python -m pytest tests/acceptance

@@ -40,8 +40,7 @@ class Checkout:
     def plan(self, *args):
         """Return how many jobs of each rule a dry-run lists, and the runs it would train."""
         text = self.snakemake("-n", *args)
-        table = text.partition("Job stats")[2].partition("total")[0]
-        jobs = {rule: int(n) for rule, n in re.findall(r"^(\w+) +(\d+)$", table, re.MULTILINE)}
+        jobs = counted(text)
         trained = re.findall(r"^    log: results/\w+/logs/train/(\S+)\.log", text, re.MULTILINE)
         return jobs, sorted(set(trained))
 
@@ -51,6 +50,12 @@ class Checkout:
         text = path.read_text()
         assert text.count(old) == 1, (name, old)
         path.write_text(text.replace(old, new))
+
+
+def counted(text):
+    """Return how many jobs of each rule are listed in what a dry-run printed."""
+    table = text.partition("Job stats")[2].partition("total")[0]
+    return {rule: int(n) for rule, n in re.findall(r"^(\w+) +(\d+)$", table, re.MULTILINE)}
 
 
 def compared(folder):

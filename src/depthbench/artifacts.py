@@ -17,7 +17,7 @@ import pandas as pd
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 
 from depthbench import files as disk
-from depthbench import runs
+from depthbench import reference, runs
 from depthbench.errors import UserError
 from depthbench.readers import COLUMNS, OF_NO_RUN, READERS
 from depthbench.schema import Family
@@ -49,7 +49,8 @@ class ArtifactSpec:
     that each of the others has; `labels` are the name for people and the family of each design. `plans` say
     what the configuration holds of a run, missing or not: `model` (arguments of `ModelConfig`), `steps`,
     `tokens`, `lr`, `seed`, and `declared_lr`, the rate declared for its design at its scale. Only what reads layer
-    analyses has `depths` and `common_lr`, the rate at which designs are compared.
+    analyses has `depths` and `common_lr`, the rate at which designs are compared, and `unanalyzed`, the runs that have
+    no files of them. `compare` is the path of a table of a user's own losses.
     """
 
     kind: Literal["table", "figure"]
@@ -63,6 +64,8 @@ class ArtifactSpec:
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
     depths: Depths = Depths()
     common_lr: str = ""
+    compare: str | None = None
+    unanalyzed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise ValueError where the parts do not fit each other."""
@@ -90,6 +93,13 @@ class ArtifactSpec:
             return TypeAdapter(cls).validate_json(text)
         except ValidationError as error:
             raise spec_error(error) from None
+
+    def owners(self, name: str) -> list[str]:
+        """Return the paths of the runs that have a file of this name; one of no run belongs to ""."""
+        if name in OF_NO_RUN:
+            return [""]
+        without = self.unanalyzed if name.startswith("analysis/") else ()
+        return [path for path in self.present if path not in without]
 
     @property
     def present(self) -> list[str]:
@@ -155,14 +165,14 @@ def read(files: Iterable[Path], spec: ArtifactSpec) -> dict[str, pd.DataFrame]:
     """Read the runs' files: "validation" from all validation.csv, and so on, with the types of `COLUMNS`.
 
     `run_id` joins them to `runs_frame`; a missing run has no rows. "manifest" is of the prepared data, "prefill" of
-    the study.
+    the study, the frames of `reference` are of no run.
 
     Raises:
         UserError: E-RUN, for a file that is missing, cut short, lacks a column, belongs to another run than
-            its path says, or was measured on other data than the rest.
+            its path says, or was measured on other data than the rest; E-REFERENCE or E-COMPARE.
     """
     given = {_owner(path, spec): path for path in files}
-    owners = {name: [""] if name in OF_NO_RUN else spec.present for name in spec.files}
+    owners = {name: spec.owners(name) for name in spec.files}
     absent = [f"{path}/{name}".lstrip("/") for name in spec.files for path in owners[name] if (path, name) not in given]
     if absent:
         what = "not among the files given; add it, or list its run as missing"
@@ -182,6 +192,8 @@ def read(files: Iterable[Path], spec: ArtifactSpec) -> dict[str, pd.DataFrame]:
 
 
 def _owner(path: Path, spec: ArtifactSpec) -> tuple[str, str]:
+    if spec.compare is not None and path == Path(spec.compare):
+        return "", "compare.csv"
     if path.name in OF_NO_RUN and path.name in spec.files:
         return "", path.name
     # A file of a run stands in its folder, that of an analysis one deeper.
@@ -193,6 +205,8 @@ def _owner(path: Path, spec: ArtifactSpec) -> tuple[str, str]:
 
 
 def _read_one(path: Path, name: str, expected: str) -> pd.DataFrame:
+    if name in reference.KINDS:  # it tells its errors itself
+        return reference.read(path, name)
     try:
         frame = READERS[name](path)
         frame = frame if "run_id" in frame else frame.assign(run_id=expected)  # the path alone tells

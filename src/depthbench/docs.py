@@ -1,7 +1,7 @@
-"""What is generated in the documentation: `python -m depthbench.docs [--check]`.
+"""What is generated in the documentation: `python -m depthbench.docs [--check | mini]`.
 
 The configuration's JSON Schema and its table of keys come from `schema.py`, the results in README.md from
-`docs/demo/losses.csv`, the table of the demo's own run.
+`docs/demo/losses.csv`, the table of the demo's own run. With `mini` it is docs/results-mini.md, from results/mini.
 """
 
 import csv
@@ -15,6 +15,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from depthbench import results_page
+from depthbench.errors import UserError
 from depthbench.schema import Config, parse_rate
 
 BEGIN, END = "<!-- results: written by `make docs` from docs/demo -->", "<!-- end of results -->"
@@ -87,7 +89,7 @@ def results(losses: Path) -> str:
     with losses.open() as file:
         rows = [row for row in csv.DictReader(file) if "main" in row["suites"].split(", ") and row["seed"] == "0"]
     shapes = list(dict.fromkeys((int(row["n_layers"]), int(row["d_model"])) for row in rows))
-    cells = {(r["label"], int(r["n_layers"]), int(r["d_model"])): _cell(r) for r in rows}
+    cells = {(r["label"], int(r["n_layers"]), int(r["d_model"])): results_page.cell(r) for r in rows}
     if vague := [row["run_id"] for row in rows if row["mixed_commit"] != "False"]:
         raise SystemExit(f"{losses}: no one commit gives {vague[0]}; run make demo-docs in a clean clone")
     entropy = float(rows[0]["unigram_entropy"])
@@ -105,11 +107,6 @@ def results(losses: Path) -> str:
     return "\n".join(lines)
 
 
-def _cell(row: dict[str, str]) -> str:
-    loss, lo, hi = (float(row[key]) for key in ("loss", "loss_lo", "loss_hi"))
-    return f"{loss:.3f} [{lo:.3f}, {hi:.3f}]"
-
-
 def readme(text: str, block: str) -> str:
     """Return the README with `block` as its results."""
     head, rest = text.split(BEGIN)
@@ -117,8 +114,11 @@ def readme(text: str, block: str) -> str:
 
 
 def main() -> None:
-    """Write what is generated into the checkout, or with `--check` exit 1 if something differs."""
+    """Write what is generated into the checkout, or with `--check` exit 1 if something differs; or the page of mini."""
     root = Path(__file__).parents[2]
+    if results_page.STUDY in sys.argv:
+        print(results_page.write(root).relative_to(root))
+        return
     pages = {
         root / "workflow/schemas/config.schema.json": json.dumps(schema(), indent=1) + "\n",
         root / "docs/config.md": page(),
@@ -132,4 +132,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        raise SystemExit(str(error)) from None

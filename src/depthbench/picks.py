@@ -73,11 +73,13 @@ def artifact_spec(
     shown = sorted({*picked, *planned}, key=lambda run: run.path)
     used = {run.design for run in shown}
     study = config.studies[config.study]
-    # Only where it changes what is shown: another depth redraws no table of losses.
-    layers = any(file.startswith("analysis/") for file in files)
-    compared = {"depths": study.depths.model_dump(), "common_lr": study.common_lr} if layers else {}
+    # Only where they change what is shown: another depth redraws no table of losses.
+    own: dict[str, Any] = {"compare": study.compare} if "compare.csv" in files else {}
+    if any(file.startswith("analysis/") for file in files):
+        own |= {"depths": study.depths.model_dump(), "common_lr": study.common_lr}
+        own["unanalyzed"] = [run.path for run in picked if not is_analyzed(config, run)]
     return runs.dumps(
-        compared
+        own
         | {
             "kind": kind,
             "name": name,
@@ -91,6 +93,11 @@ def artifact_spec(
             "plans": {} if "run.json" in files else {run.path: plan(config, run) for run in shown},
         }
     )
+
+
+def is_analyzed(config: Config, run: Run) -> bool:
+    """Return whether a layer analysis of a run is asked for."""
+    return bool(runs.analysis_spec(config, run).names)
 
 
 def plan(config: Config, run: Run) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
-from depthbench import cost, runs
+from depthbench import cost, reference, runs
 from depthbench.designs import DESIGNS
 from depthbench.model.config import ModelConfig
 
@@ -74,8 +74,10 @@ COLUMNS = {
     "prefill.csv": dict.fromkeys(("design", "mode", "compute", "device", "kernels", "memory", "commit"), "str")
     | dict.fromkeys(("n_layers", "d_model", "tokens", "batch", "chunk", "flops", "kv_bytes", "peak_bytes"), "int64")
     | {"seconds": "float64", "device_hours": "float64"},
+    **reference.COLUMNS,
 }
-OF_NO_RUN = ("manifest.json", "prefill.csv")  # of the prepared data, of the study
+# Of the prepared data, of the study, and published or a user's own numbers.
+OF_NO_RUN = ("manifest.json", "prefill.csv", *reference.COLUMNS)
 SCORED = ("ok", "diverged", "not_requested", "not_available", "failed")
 # `approximate`: pathway weights that leave out gains or centring; `too_shallow`: a model without a pair of blocks.
 ANALYZED = ("ok", "approximate", "diverged", "not_requested", "not_applicable", "too_shallow")

@@ -378,6 +378,9 @@ class Study(Strict):
     calibration: CalibrationSize
     prefill: PrefillSize
     bootstrap: Count = Field(description="resamples of an interval")
+    compare: Annotated[str | None, BeforeValidator(_none_word)] = Field(
+        None, description="CSV of losses of your own, drawn beside those of the study: docs/compare.md"
+    )
 
 
 class Request(Strict):

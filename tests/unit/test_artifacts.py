@@ -245,3 +245,28 @@ def test_output_with_another_ending_is_refused(tmp_path):
         published(tmp_path / "a.txt", (".csv", ".tex")),
     ):
         pass
+
+
+def test_a_table_to_compare_is_known_by_its_path(study, tmp_path):
+    """Its name may be that of a file of the runs."""
+    table = tmp_path / "mine" / "validation.csv"
+    table.parent.mkdir()
+    table.write_text("label,n_layers,d_model,loss\nMine,16,28,4.5\n")
+    spec = study.spec(files=(*FILES, "compare.csv"), compare=str(table))
+    frames = read([*study.files, table], spec)
+    assert frames["compare"]["label"].tolist() == ["Mine"]
+    assert len(frames["validation"]) == 2
+    table.write_text("label,n_layers,d_model,loss\nMine,16,28,low\n")
+    with pytest.raises(UserError, match=f"^E-COMPARE {table}: line 2: loss: [^\n]*$"):
+        read([*study.files, table], spec)
+    with pytest.raises(UserError, match=r"^E-RUN compare\.csv: not among the files given"):
+        read(study.files, spec)
+
+
+def test_runs_without_analyses_need_no_files_of_them(study):
+    name = "analysis/transport.csv"
+    compared = {"depths": {"one": 4, "three": [4, 8]}, "common_lr": "1e-2"}
+    spec = ArtifactSpec.from_json(study.json(files=[name], unanalyzed=[OTHER], **compared))
+    assert spec.owners(name) == [RUN]
+    with pytest.raises(UserError, match=f"^E-RUN {RUN}/{name}: not among the files given[^\n]*$"):
+        read([], spec)

@@ -66,3 +66,20 @@ def test_accuracy_alone_is_in_no_category(raw):
     raw["studies"]["tiny"]["evaluate"] = {"tasks": ["arc_easy"]}
     loaded = config.load({**raw, "study": "tiny"})
     assert picks.select(loaded, [picks.Pick("main", scored=True)]) == []
+
+
+def test_an_artifact_is_told_which_runs_have_no_layer_analyses(raw):
+    """The ladder's run has none; the others are of the main suite."""
+    loaded = config.load({**raw, "study": "tiny"})
+    picked = picks.select(loaded, [picks.Pick("main", ("preln",)), picks.Pick("ladder", ("preln",))])
+    spec = json.loads(picks.artifact_spec(loaded, "table", "t", ["analysis/transport.csv"], picked, []))
+    assert spec["unanalyzed"] == ["preln/s-d40-l8/lr1e-2-s0"]
+    assert len(spec["runs"]) == 4
+
+
+def test_losses_to_compare_belong_to_the_artifacts_that_read_them(raw):
+    raw["studies"]["tiny"]["compare"] = "my/losses.csv"
+    loaded = config.load({**raw, "study": "tiny"})
+    told = {file: picks.artifact_spec(loaded, "figure", "f", [file], [], []) for file in ("compare.csv", "arc.csv")}
+    assert json.loads(told["compare.csv"])["compare"] == "my/losses.csv"
+    assert "my/losses.csv" not in told["arc.csv"]

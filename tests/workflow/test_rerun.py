@@ -48,6 +48,46 @@ def test_an_edited_figure_draws_that_figure(finished):
     assert jobs_after_an_edit(finished, "figures/validation_loss.py") == {"validation_loss": 1, "all": 1}
 
 
+def test_a_changed_colour_draws_figures_alone(finished):
+    """And all of them."""
+    path = finished.folder / "src/depthbench/figures/_theme.py"
+    before, stat = path.read_text(), path.stat()
+    finished.edit("src/depthbench/figures/_theme.py", "#d95f02", "#d95f03")
+    jobs, _ = finished.plan(*MICRO)
+    path.write_text(before)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    drawn = {path.stem for path in (finished.folder / "results/micro/figures").glob("*.csv")}
+    assert jobs == dict.fromkeys({*drawn, "all"}, 1)
+
+
+def test_an_added_design_plans_its_own_runs_and_the_artifacts(finished):
+    added = "designs={denseformer: {label: DenseFormer, family: cross-layer, lr: 1e-2}}"
+    main = "main: {scale: u, designs: [preln, attnres_full, denseformer], shapes: [[2, 16], [4, 16]]}"
+    jobs, runs = finished.plan(*MICRO, added, f"studies={{micro: {{suites: {{{main}}}}}}}")
+    assert runs == ["denseformer/u-d16-l2/lr1e-2-s0", "denseformer/u-d16-l4/lr1e-2-s0"]
+    assert (jobs["train"], jobs["evaluate"], jobs["analyze"]) == (2, 2, 2)
+    assert not {"fetch", "prepare"} & set(jobs)
+    assert {"losses", "claims", "run_costs", "validation_loss"} <= set(jobs)
+
+
+def test_losses_to_compare_redraw_their_figure_alone(finished):
+    mine = finished.folder / "mine.csv"
+    mine.write_text("label,n_layers,d_model,loss\nMy design,4,16,6.0\n")
+    asked = (*MICRO, "studies={micro: {compare: mine.csv}}")
+    assert finished.plan(*asked)[0] == {"validation_loss": 1, "all": 1}
+    finished.snakemake("-c2", *asked, "--", "validation_loss")
+    drawn = (finished.folder / "results/micro/figures/validation_loss.csv").read_text()
+    assert ",My design,4,16," in drawn
+    mine.write_text("label,n_layers,d_model,loss\nMy design,4,16,low\n")
+    done = finished.call("snakemake", "-c2", *asked, "--", "validation_loss")
+    assert done.returncode == 1
+    log = (finished.folder / "results/micro/logs/figures/validation_loss.log").read_text()
+    assert log.startswith("E-COMPARE mine.csv: line 2: loss: ")
+    assert log.count("\n") == 1
+    finished.snakemake("-c2", *MICRO)
+    assert "My design" not in (finished.folder / "results/micro/figures/validation_loss.csv").read_text()
+
+
 def test_an_edited_design_is_described_again_and_trains_nothing(finished):
     assert jobs_after_an_edit(finished, "residuals/preln.py") == {"designs": 1, "all": 1}
 
@@ -141,8 +181,10 @@ def test_a_partial_study_is_drawn_and_names_what_is_missing(finished):
 def test_figures_are_the_same_bytes_each_time(finished):
     figures = finished.folder / "results/micro/figures"
     before = {p.name: p.read_bytes() for p in figures.iterdir()}
-    assert set(before) == {f"validation_loss.{t}" for t in ("pdf", "svg", "png", "csv")}
-    finished.snakemake("-c2", "--forcerun", "validation_loss", *MICRO)
+    names = {name.partition(".")[0] for name in before}
+    assert {"validation_loss", "industry_shapes"} <= names
+    assert set(before) == {f"{name}.{t}" for name in names for t in ("pdf", "svg", "png", "csv")}
+    finished.snakemake("-c2", "--forcerun", *sorted(names), *MICRO)
     assert {p.name: p.read_bytes() for p in figures.iterdir()} == before
 
 

@@ -9,7 +9,7 @@ from depthbench import config as settings
 from depthbench import preflight, runs
 from depthbench.bench import prefill
 from depthbench.errors import UserError
-from depthbench.picks import Pick, artifact_spec, select
+from depthbench.picks import Pick, artifact_spec, is_analyzed, select
 from depthbench.schema import AnalysisName
 
 try:
@@ -34,11 +34,17 @@ ANALYZED = [
     for name in get_args(AnalysisName)
     for ending in (".csv", "_docs.parquet")
 ] + [f"analysis/{name}_summary.csv" for name in ("causal", "permutation", "block_mix")]
-PARQUET = runs.parquet_files(CONFIG.corpora[STUDY.corpus])
-OF_NO_RUN = {
+# Published numbers, in studies of the paper's shapes.
+PUBLISHED = ["paper_reported.csv"] if CONFIG.study == "paper" else []
+OWN_LOSSES = ["compare.csv"] if STUDY.compare else []
+# What artifacts read that belongs to no run.
+PLACES = {
     "manifest.json": f"{DATA}/manifest.json",
     "prefill.csv": f"{RESULTS}/prefill.csv",
+    "compare.csv": STUDY.compare,
+    **{path.name: str(path) for path in Path("workflow/reference").glob("*.csv")},
 }
+PARQUET = runs.parquet_files(CONFIG.corpora[STUDY.corpus])
 FIGURE_TYPES = ("pdf", "svg", "png", "csv")
 TABLE_TYPES = ("csv", "tex")
 EXPORTED = (
@@ -83,6 +89,12 @@ def trained(run):
     return record is not None and runs.made_by(CONFIG, run).matches(record["spec"])
 
 
+@cache
+def analyzed(run):
+    """Whether a layer analysis of a run is asked for."""
+    return is_analyzed(CONFIG, run)
+
+
 def untrained_needs_data(wildcards):
     """The shards, for a run still to be trained: then new shards, or lost ones, retrain nothing.
 
@@ -125,6 +137,7 @@ def files_of(picked, *names):
         for run in picked
         if run.path not in lacking
         for name in names
+        if not name.startswith("analysis/") or analyzed(run)
     ]
 
 
@@ -134,14 +147,13 @@ def declared(picks):
 
 
 def of_runs(names):
-    return [name for name in names if name not in OF_NO_RUN]
+    return [name for name in names if name not in PLACES]
 
 
 def run_files(views):
     """What `all` asks of each run by name: Snakemake does not look for lost files behind a finished artifact."""
     members = runs.union(views)
-    analyzed = [run for run in members if runs.analysis_spec(CONFIG, run).names]
-    return files_of(members, "run.json", *MEASURED) + files_of(analyzed, *ANALYZED)
+    return files_of(members, "run.json", *MEASURED, *ANALYZED)
 
 
 def control_files():
@@ -184,8 +196,12 @@ def runs_read(names, picks):
 
 
 def artifact_data(registry, name):
-    """The files of no run that an artifact shows."""
-    return [path for file, path in OF_NO_RUN.items() if file in registry[name][1]]
+    """What an artifact reads that is of no run: the manifest of the data, published numbers, losses of the user's own."""
+    places = [PLACES[file] for file in registry[name][1] if file in PLACES]
+    if STUDY.compare in places and not Path(STUDY.compare).is_file():
+        line = f"E-COMPARE {STUDY.compare}: no such file; mend studies.{CONFIG.study}.compare"
+        return lambda wildcards: refuse(line)
+    return places
 
 
 def refuse(line):

@@ -13,8 +13,9 @@ BLOCKS = tuple(
 MAPS = ["figures/_layers", "figures/_aspect", "figures/_maps"]
 CURVES = [*MAPS, "figures/_curves"]
 SHARED = {
-    "validation_loss": ["figures/_aspect"],
-    "domain_nll": ["figures/_aspect", "tables/_tasks"],
+    "validation_loss": ["figures/_aspect", "reference"],
+    "scale_ladder": ["figures/_aspect", "figures/validation_loss"],
+    "domain_nll": ["figures/_aspect", "tables/_tasks", "reference"],
     "angular_distance": MAPS,
     "causal_maps": MAPS,
     "permutation_maps": MAPS,
@@ -31,17 +32,44 @@ SHARED = {
     "prefill_cost": ["figures/_aspect"],
 }
 
+# Three designs in the suites whose shapes have one total size; without any, the published models are shown alone.
+SIZED = [
+    pick
+    for suite in ("main", "ladder", "large")
+    for pick in [Pick(suite, ("preln", "hc", "attnres_full"))]
+    if select(CONFIG, [pick])
+]
+
 FIGURES = {
     "validation_loss": (
         "Held-out loss [nats/token] over the aspect ratio (width / depth) of models of equal size, with and without"
         " their embeddings; one seed. Bars are 95 % intervals over documents: evaluation noise, not training noise."
         " Paper (arXiv 2609.32534): Fig. 1 left, 2.",
-        ["run.json", "validation.csv", "validation_docs.parquet"],
+        [
+            "run.json",
+            "validation.csv",
+            "validation_docs.parquet",
+            *PUBLISHED,
+            *OWN_LOSSES,
+        ],
         [Pick("main"), Pick("backbone")],
+    ),
+    "industry_shapes": (
+        "Fig. 1 right: parameters and aspect ratio (width / depth) of published Pre-LN models, and the aspect ratios that our own runs prefer at each budget: the lowest held-out loss, and what a 95 % interval over documents cannot tell from it; one seed.",
+        [
+            *("run.json", "validation.csv", "validation_docs.parquet"),
+            "industry_shapes.csv",
+        ],
+        SIZED,
+    ),
+    "scale_ladder": (
+        "Fig. 3: held-out loss [nats/token] over the aspect ratio (width / depth) at each budget of the ladder, and at the large one; one seed. Bars are 95 % intervals over documents: evaluation noise, not training noise.",
+        ["run.json", "validation.csv", "validation_docs.parquet"],
+        [Pick("ladder"), Pick("large")],
     ),
     "domain_nll": (
         "Fig. 4: nll of the right answers [nats/token] of coding, STEM and math tasks, each the mean of two, over the aspect ratio (width / depth); one seed; a heading or note names a task that is left out. Bars are 95 % intervals over items: evaluation noise, not training noise.",
-        ["nll.csv", "nll_items.parquet"],
+        ["nll.csv", "nll_items.parquet", *PUBLISHED],
         [Pick("main", scored=True)],
     ),
     "lr_sweep": (
@@ -105,6 +133,7 @@ FIGURES = {
         "Fig. 13: angular distance between the states in front of layers l and l + n of models that differ in their learning rate, at one depth; one seed.",
         ["analysis/angular.csv"],
         [Pick("sweep", runs.LR_EFFECT, depths=ONE)],
+    ),
     "prefill_cost": (
         "Fig. 11: cost of a prefill over the aspect ratio (width / depth): FLOPs of a sequence [GFLOP or TFLOP], logits of the last position only, with the held-out loss [nats/token] beside them, which the paper draws dashed into the same panel; key/value cache of a sequence [MiB]; peak memory [GiB], all positions at once and in chunks; device-hours of the batch [1e-6 h]. FLOPs and cache are closed forms; one seed.",
         ["prefill.csv", "validation.csv"],

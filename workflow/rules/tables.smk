@@ -10,7 +10,11 @@ READS = {
         f"src/depthbench/residuals/{residual}.py"
         for residual in sorted({d.residual or n for n, d in CONFIG.designs.items()})
     ],
-    "losses": ["src/depthbench/tables/_tasks.py"],
+    "losses": ["src/depthbench/tables/_tasks.py", "src/depthbench/reference.py"],
+    "claims": [
+        f"src/depthbench/tables/_claim_{topic}.py"
+        for topic in ("runs", "losses", "layers", "costs")
+    ],
 }
 
 TABLES = {
@@ -55,8 +59,9 @@ TABLES = {
         [Pick("sweep"), *(Pick(suite, files=False) for suite in STUDY.suites)],
     ),
     "losses": (
-        "Held-out loss of every run [nats/token], with 95 % intervals over documents: evaluation noise, not training noise; runs of the main suite also by task: nll of the right answers [nats/token], accuracy on ARC-Easy.",
-        ["run.json", "validation.csv", "validation_docs.parquet", "nll.csv", "arc.csv"],
+        "Held-out loss of every run [nats/token], with 95 % intervals over documents: evaluation noise, not training noise; runs of the main suite also by task: nll of the right answers [nats/token], accuracy on ARC-Easy. Published: arXiv 2609.32534, its text before its authors' project page; the difference is that of loss_upstream, which follows their rule.",
+        ["run.json", "validation.csv", "validation_docs.parquet", "nll.csv", "arc.csv"]
+        + PUBLISHED,
         [Pick(suite) for suite in STUDY.suites],
     ),
     "moda_norms": (
@@ -88,6 +93,16 @@ TABLES = {
         "Share of pairs of late layers (the last three quarters) whose causal score is above 0.45 or whose permutation score is above 0.15, one seed, with 95 % intervals over documents: evaluation noise, not training noise.",
         ["analysis/causal_summary.csv", "analysis/permutation_summary.csv"],
         [Pick("main")],
+    ),
+    "claims": (
+        "What the paper (arXiv 2609.32534) claims against our 95 % intervals over documents (evaluation noise, not training noise; one seed): agrees, disagrees, undecided, or not run where the study lacks the shape; and where the paper contradicts itself.",
+        [
+            *("validation.csv", "validation_docs.parquet"),
+            *("analysis/causal_summary.csv", "analysis/permutation_summary.csv"),
+            *("analysis/block_mix_summary.csv", "analysis/transport.csv"),
+            "claims.csv",
+        ],
+        [*SHAPES, Pick("moda_norms")],
     ),
     "contamination": (
         "Items of the evaluation tasks that share 13 words in a row with a training document.",

@@ -5,6 +5,7 @@ cross at the upper edge.
 """
 
 import math
+import string
 import textwrap
 from collections.abc import Mapping
 
@@ -22,6 +23,7 @@ LEGEND_HEIGHT = 0.45  # inch, of a legend below
 MARGIN = 0.6  # inch, what a panel needs beside its plotting area
 CHARACTER = 0.06  # inch, the mean width of one
 APART = 0.22  # inch, between the names of shapes
+SOLID = ("P", "X")  # markers that plotnine fills
 CROSS = 0.06  # inch, between a cross and its name
 
 
@@ -38,7 +40,8 @@ def plot(
 
     Args:
         frame: A row per panel and run: panel, design, label, n_layers, d_model, aspect_ratio, status, loss, loss_lo,
-            loss_hi; where it has `hollow`, such rows are hollow marks without a line beside those of their design.
+            loss_hi, run_id; where it has `hollow`, such rows are hollow marks without a line beside those of their
+            design. A row without run_id sets no tick.
         headings: Of the panels, in their order.
         label: Of the vertical axis.
         note: What stands below.
@@ -47,21 +50,25 @@ def plot(
         alike: Panels that have one vertical scale.
     """
     frame = frame if "hollow" in frame else frame.assign(hollow=False)
-    frame = frame[frame["panel"].isin(frame["panel"][frame["status"] != "missing"])]
+    solid = [design for design, style in _theme.styles(spec).items() if style.marker in SOLID]
+    frame = frame.assign(solid=frame["design"].isin(solid))
+    seen = frame[~frame["hollow"] & frame["run_id"].notna() & (frame["status"] != "missing")]
+    frame = frame[frame["panel"].isin(seen["panel"])]
     n_panels, note_height = frame["panel"].nunique(), _theme.LINE * (note.count("\n") + 1)
     if not n_panels:
         return _theme.nothing(note)
-    n_columns, n_rows = min(n_panels, 2), math.ceil(n_panels / 2)
-    below = n_panels != 3  # three panels leave a place for the legend in their second row
+    n_columns = min(n_panels, 2 if n_panels < 5 else 3)
+    n_rows = math.ceil(n_panels / n_columns)
+    below = n_panels % n_columns == 0  # else there is a place for the legend in the last row
     height = PANEL_HEIGHT * n_rows + LEGEND_HEIGHT * below + 2 * _theme.LINE + note_height
     figure = (
         p9.ggplot(mapping=p9.aes("x", "loss", color="design", shape="design", linetype="design"))
         + layers(place(frame, headings, width / n_columns, alike), width)
         + p9.facet_wrap("heading", scales="free", ncol=n_columns)
         + p9.labs(y=label, caption=note)
-        + _theme.design_scales(spec, columns=min(5, int(width)) if below else 1 + len(spec.labels) // 6)
+        + _theme.design_scales(spec, columns=min(5, int(width)) if below else min(1 + len(spec.labels) // 6, 2))
         + _theme.theme(height)
-        + p9.theme(legend_position="bottom" if below else (0.8, 0.22))
+        + p9.theme(legend_position="bottom" if below else (1.02 - 0.44 / n_columns, 0.22))
     )
     return figure if frame["loss"].notna().any() else figure + p9.scale_y_continuous(breaks=[])
 
@@ -71,7 +78,8 @@ def layers(frame: pd.DataFrame, width: float) -> list:
     full, diverged = frame[~frame["hollow"]], frame[frame["status"] == "diverged"]
     ok, hollow = full[full["status"] == "ok"], frame[frame["hollow"] & (frame["status"] == "ok")]
     lines = full[full.groupby(["panel", "design"])["x"].transform("nunique") > 1]
-    shapes = frame.groupby("tick").agg({"n_layers": "unique", "aspect_ratio": "first", "inch": "first"})
+    by_tick = frame[frame["run_id"].notna()].groupby("tick")
+    shapes = by_tick.agg({"n_layers": "unique", "aspect_ratio": "first", "inch": "first"})
     shapes = shapes[apart(shapes.index.to_numpy(), APART * shapes["inch"].to_numpy())]
     depths = ["L" + ", ".join(map(str, depths)) for depths in shapes["n_layers"]]
     ratios = [f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.3g}" for ratio in shapes["aspect_ratio"]]
@@ -83,12 +91,15 @@ def layers(frame: pd.DataFrame, width: float) -> list:
     return [
         p9.geom_blank(p9.aes("tick", "height"), frame),
         p9.geom_blank(p9.aes("tick", "floor"), frame),
+        p9.geom_point(data=hollow[~hollow["solid"]], size=2.2, stroke=0.4, fill="none", show_legend=False),
+        # A marker without a fill is hollow by a smaller white one.
+        p9.geom_point(data=hollow[hollow["solid"]], size=2.6, stroke=0.2, show_legend=False),
+        p9.geom_point(data=hollow[hollow["solid"]], size=1.9, stroke=0.2, color="white", show_legend=False),
         p9.geom_line(data=lines, size=0.6, na_rm=True),  # a run without a loss leaves a gap
         p9.geom_linerange(
             p9.aes(ymin="loss_lo", ymax="loss_hi"), ok, linetype="solid", size=0.4, alpha=0.5, na_rm=True
         ),
         p9.geom_point(data=ok, size=1.6, stroke=0.2),
-        p9.geom_point(data=hollow, size=1.8, stroke=0.4, fill="none", show_legend=False),
         p9.geom_point(p9.aes(y="height"), diverged, shape="x", size=1.8, stroke=0.6, show_legend=False),
         *texts,
         p9.scale_x_continuous(
@@ -120,7 +131,8 @@ def place(frame: pd.DataFrame, headings: Mapping[str, str], width: float, alike:
         if rows.empty:
             continue
         rows = rows.assign(
-            tick=10 * i - np.log10(rows["aspect_ratio"]), heading=f"({'abcdef'[len(parts)]}) {headings[panel]}"
+            tick=10 * i - np.log10(rows["aspect_ratio"]),
+            heading=f"({string.ascii_lowercase[len(parts)]}) {headings[panel]}",
         )
         at = np.unique(rows["tick"])
         inch = (np.ptp(at) or 1.0) / (width - MARGIN)

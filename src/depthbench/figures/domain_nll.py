@@ -2,6 +2,7 @@
 
 A point is the plain mean of two tasks [nats/token]; where one of them has no value, the panel's heading names the
 other and the note says why. Bars are 95 % intervals over items, drawn within each task.
+Hollow marks are the paper's values where the study shows them (`reference`) and both tasks of a category have a value.
 """
 
 import textwrap
@@ -9,6 +10,7 @@ import textwrap
 import pandas as pd
 import plotnine as p9
 
+from depthbench import reference
 from depthbench.artifacts import ArtifactSpec, runs_frame
 from depthbench.figures import _aspect, _theme
 from depthbench.schema import CATEGORIES
@@ -17,7 +19,7 @@ from depthbench.tables._tasks import CATEGORY_LABELS, TASK_LABELS, categories, i
 FILES = ("nll.csv", "nll_items.parquet")
 COLUMNS = [
     *("panel", "design", "label", "n_layers", "d_model", "aspect_ratio", "lr", "seed", "status"),
-    *("tasks_used", "tasks_missing", "complete", "nll", "lo", "hi", "run_id"),
+    *("tasks_used", "tasks_missing", "complete", "nll", "lo", "hi", "published", "run_id"),
 ]
 
 
@@ -32,12 +34,23 @@ def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot
         columns={"category": "panel"}
     )
     frame["status"] = frame["status"].fillna("missing")
-    note = textwrap.fill(" ".join(remarks(frame, frames["nll"])), _theme.NOTE_WIDTH)
+    frame = with_published(frame, frames)
+    sentences = remarks(frame, frames["nll"]) + [reference.NOTE] * bool(frame["published"].notna().any())
+    note = textwrap.fill(" ".join(sentences), _theme.NOTE_WIDTH)
     # a value that is neither there nor diverged is named below, not drawn
     shown = frame.assign(status=frame["status"].where(frame["status"].isin(["ok", "diverged"]), "missing"))
     shown = shown.rename(columns={"nll": "loss", "lo": "loss_lo", "hi": "loss_hi"})
     label = "NLL of right answers [nats/token]"
-    return _aspect.plot(shown, headings(frame), label, note, spec), frame[COLUMNS]
+    return _aspect.plot(reference.hollow(shown), headings(frame), label, note, spec), frame[COLUMNS]
+
+
+def with_published(frame: pd.DataFrame, frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return the rows with the paper's mean of both tasks, `published`, where no run of ours lacks one of them."""
+    values: dict = {}
+    for category, rows in frame.groupby("panel"):
+        if rows["complete"].fillna(True).all():
+            values |= dict(zip(rows.index, reference.beside(rows, frames, f"nll_{category}", "main"), strict=True))
+    return frame.assign(published=pd.Series(values, dtype="float64"))
 
 
 def headings(frame: pd.DataFrame) -> dict[str, str]:

@@ -5,15 +5,21 @@ trained at every main shape, where these are more (`all`; Pre-LN, HC and Full At
 suite, whose shapes have equal size without the embeddings (`backbone`). The axis is logarithmic and runs from
 shallow-wide to deep-narrow. Thin bars are 95 % intervals over documents; a diverged run is a named cross at
 the upper edge; what is not drawn is named below, and which designs are larger than the budget allows.
+
+Hollow marks are the paper's values where the study shows them (`reference`). Losses of the study's key `compare` are
+grey, in each panel that has their shape; one of a shape that none has stands in that of all shapes, else the first.
 """
 
+import dataclasses
 import textwrap
 
 import pandas as pd
 import plotnine as p9
 
+from depthbench import reference
 from depthbench.artifacts import ArtifactSpec
 from depthbench.figures import _aspect, _theme
+from depthbench.schema import Family
 from depthbench.tables import losses
 
 FILES = ("run.json", "validation.csv", "validation_docs.parquet")
@@ -24,18 +30,29 @@ HEADINGS = {
 }
 COLUMNS = [
     *("panel", "design", "label", "n_layers", "d_model", "aspect_ratio", "lr", "seed", "status"),
-    *("loss", "loss_lo", "loss_hi", "overhead_pct", "run_id"),
+    *("loss", "loss_lo", "loss_hi", "published", "overhead_pct", "run_id"),
 ]
+SUITES = {"common": "main", "all": "main", "backbone": "backbone"}
 BUDGET = 3.0  # percent, how far sizes of one budget may be apart in the paper
 
 
 def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot, pd.DataFrame]:
-    """Return the plot and its frame: one row per panel and run, missing runs included (`status`)."""
+    """Return the plot and its frame: one row per panel and run, missing runs included, and per loss to compare."""
     table = losses.held_out(frames, spec)
-    frame = panels(table)
-    note = textwrap.fill(" ".join([*overheads(frame), *remarks(frame, table)]), _theme.NOTE_WIDTH)
-    label = "Held-out loss [nats/token]"
-    return _aspect.plot(frame, HEADINGS, label, note, spec), frame[COLUMNS]
+    frame = with_published(panels(table), frames)
+    sentences = [*overheads(frame), *remarks(frame, table)]
+    if frame["published"].notna().any():
+        sentences += [reference.NOTE, "Their rule counts one token more of each document."]
+    if "compare" in frames:
+        others = compared(frames["compare"], frame)
+        frame = pd.concat([frame, others], ignore_index=True)
+        named = dict.fromkeys(zip(others["design"], others["label"], strict=True))
+        grey: dict[str, tuple[str, Family]] = {design: (label, "baseline") for design, label in named}
+        spec = dataclasses.replace(spec, labels={**spec.labels, **grey})
+        sentences.append(f"From {spec.compare}: {', '.join(label for _, label in named)}.")
+    note = textwrap.fill(" ".join(sentences), _theme.NOTE_WIDTH)
+    shown = reference.hollow(frame)
+    return _aspect.plot(shown, HEADINGS, "Held-out loss [nats/token]", note, spec), frame[COLUMNS]
 
 
 def panels(table: pd.DataFrame) -> pd.DataFrame:
@@ -50,6 +67,26 @@ def panels(table: pd.DataFrame) -> pd.DataFrame:
     complete = main.groupby("design")["run_id"].transform("size") == len(every)
     parts = {"common": main[on_common], "all": main[complete & (len(every) > len(common))], "backbone": backbone}
     return pd.concat([part.assign(panel=key) for key, part in parts.items()], ignore_index=True)
+
+
+def with_published(frame: pd.DataFrame, frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return the rows of `panels` with the paper's loss of their panel, `published`."""
+    values: dict = {}
+    for panel, rows in frame.groupby("panel"):
+        values |= dict(zip(rows.index, reference.beside(rows, frames, "val_loss", SUITES[str(panel)]), strict=True))
+    return frame.assign(published=pd.Series(values, dtype="float64"))
+
+
+def compared(table: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the losses to compare once for each panel of `frame` that shows them; they have no run."""
+    shapes = {key: {*zip(rows["n_layers"], rows["d_model"], strict=True)} for key, rows in frame.groupby("panel")}
+    widest = [key for key in ("all", *HEADINGS) if key in shapes][:1]
+    rows = []
+    for row in table.to_dict("records"):
+        keys = [key for key in HEADINGS if (row["n_layers"], row["d_model"]) in shapes.get(key, ())] or widest
+        known = {"design": f"compare: {row['label']}", "aspect_ratio": row["d_model"] / row["n_layers"], "status": "ok"}
+        rows += [row | known | {"panel": key} for key in keys]
+    return pd.DataFrame(rows, columns=["panel", "design", "aspect_ratio", "status", *table.columns])
 
 
 def overheads(frame: pd.DataFrame) -> list[str]:

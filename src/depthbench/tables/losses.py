@@ -5,12 +5,15 @@
 `overhead_pct` is what the design adds to Pre-LN of the same shape, in percent of its parameters, norm gains
 included. The interval is a bootstrap over documents, stratified by origin, with the same resamples for all runs
 (`stats`). It holds the noise of evaluation, not of training. `nll_coding`, `nll_stem`, `nll_math` are means of two
-tasks, of one where `tasks_missing` names the other.
+tasks, of one where `tasks_missing` names the other. `published` is the paper's loss of the run's design, shape and
+rate, where the study shows published values (`reference`). It follows the rule of the released code, as
+`loss_upstream` does: `published_difference` = loss_upstream - published.
 """
 
 import numpy as np
 import pandas as pd
 
+from depthbench import reference
 from depthbench.artifacts import ArtifactSpec
 from depthbench.schema import CATEGORIES
 from depthbench.stats import PERCENTILES
@@ -30,6 +33,8 @@ PRINTED = {
     "loss": ("Loss [nats/token]", "{:.4f}"),
     "loss_lo": ("2.5 %", "{:.4f}"),
     "loss_hi": ("97.5 %", "{:.4f}"),
+    "published": ("Published", "{:.3f}"),
+    "published_difference": ("Difference", "{:+.4f}"),
     "bits_per_byte": ("Bits/byte", "{:.4f}"),
     "nll_coding": ("Coding", "{:.4f}"),
     "nll_stem": ("STEM", "{:.4f}"),
@@ -44,7 +49,8 @@ NLL = [f"nll_{name}" for name in (*CATEGORIES, *TASK_LABELS)]
 ARC = ["arc_acc_norm", "arc_acc_norm_lo", "arc_acc_norm_hi", "arc_acc", "arc_chance"]
 COLUMNS = [
     *("suites", "design", "label", "scale", "n_layers", "d_model", "aspect_ratio", "lr", "seed", "status"),
-    *("loss", "loss_lo", "loss_hi", "loss_upstream", "bits_per_byte", "unigram_entropy"),
+    *("loss", "loss_lo", "loss_hi", "loss_upstream", "published", "published_difference"),
+    *("bits_per_byte", "unigram_entropy"),
     *("n_params", "overhead_pct", "tokens", "commit", "mixed_commit", "run_id"),
 ]
 
@@ -72,7 +78,25 @@ def held_out(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFram
     record = record.assign(overhead_pct=100 * own / record["base_params"])
     # Nullable types: a missing run would turn counts into floats.
     record = record.astype({"n_params": "Int64", "tokens": "Int64", "mixed_commit": "boolean"})
-    return losses(frames, spec).merge(record, on="run_id", how="left", validate="1:1")[COLUMNS]
+    table = losses(frames, spec).merge(record, on="run_id", how="left", validate="1:1")
+    table = table.assign(published=published(table, frames))
+    return table.assign(published_difference=table["loss_upstream"] - table["published"])[COLUMNS]
+
+
+def published(table: pd.DataFrame, frames: dict[str, pd.DataFrame]) -> pd.Series:
+    """Return the paper's loss of each run: of the main suite, else of the iso-backbone one, else of Table 5.
+
+    The paper has one seed; a run of another has none.
+    """
+    found = pd.Series(np.nan, index=table.index)
+    first = table[table["seed"] == 0]
+    for suite in ("main", "backbone", "moda_norms"):
+        runs = first[first["suites"].map(lambda names, s=suite: s in names.split(", ")).astype("bool")]
+        for lr, rows in runs.groupby("lr"):
+            metric, place = (f"val_loss_lr_{lr}", "main") if suite == "moda_norms" else ("val_loss", suite)
+            values = pd.Series(reference.beside(rows, frames, metric, place), index=rows.index)
+            found = found.fillna(values)
+    return found
 
 
 def losses(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:

@@ -1,4 +1,5 @@
 import io
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from depthbench.errors import UserError
 from depthbench.figures import domain_nll
 
 SCORES = {"mbpp": 3.0, "humaneval": 2.5, "sciq": 3.25, "gpqa": 4.0, "gsm8k": 2.0, "math500": 2.25}
+REPORTED = Path(__file__).parents[3] / "workflow" / "reference" / "paper_reported.csv"
 GATED = "not_available: E-HUB org/gpqa (diamond, train): gated, and HF_TOKEN holds no access token; mend it"
 
 
@@ -138,3 +140,18 @@ def test_the_same_input_gives_the_same_bytes(study, tmp_path):
     before = [out.with_suffix(suffix).read_bytes() for suffix in (".svg", ".pdf", ".png", ".csv")]
     figures.write("domain_nll", study.files, spec, out)
     assert [out.with_suffix(suffix).read_bytes() for suffix in (".svg", ".pdf", ".png", ".csv")] == before
+
+
+def test_published_means_stand_beside_ours_where_both_tasks_do(study):
+    """Of HC at L = 24 the project page has 3.538 (coding) and 2.887 (math); ours lacks GPQA, so STEM shows none."""
+    study.add(path("hc", (24, 1024), lr="2e-3", scale="400m"), scores=SCORES | {"gpqa": GATED})
+    study.files.append(REPORTED)
+    frame, texts, _ = draw(study, files=(*domain_nll.FILES, REPORTED.name))
+    values = frame.set_index("panel")["published"]
+    assert values[["coding", "math"]].tolist() == [3.538, 2.887]
+    assert np.isnan(values["stem"])
+    assert "Hollow: published values" in words(texts)
+    study.files.remove(REPORTED)
+    frame, texts, _ = draw(study)
+    assert frame["published"].isna().all()
+    assert "Hollow" not in words(texts)

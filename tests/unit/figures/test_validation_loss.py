@@ -3,18 +3,20 @@ import itertools
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 from matplotlib.text import Text
-from synthetic import LABELS, TINY, Study, path, preln_params
+from synthetic import FILES, LABELS, TINY, Study, path, preln_params
 
 from depthbench import figures
 from depthbench.artifacts import read
 from depthbench.errors import UserError
 from depthbench.figures import validation_loss
 
+REFERENCE = Path(__file__).parents[3] / "workflow" / "reference"
 THREE = ("preln", "hc", "attnres_full")
 BACKBONE = ((4, 56), (8, 40), (16, 28))
 FIVE = ((16, 1216), (20, 1120), (24, 1024), (28, 960), (32, 896))
@@ -260,3 +262,59 @@ def test_bad_input_leaves_no_figure(tiny, tmp_path):
 def test_unknown_figure(tiny, tmp_path, name):
     with pytest.raises(UserError, match=r"E-ARTIFACT .*known: .*validation_loss"):
         figures.write(name, tiny.files, tiny.spec(), tmp_path / "v.svg")
+
+
+def published_study(root):
+    """Two designs at shapes of the paper, both in main and backbone."""
+    study = Study(root)
+    for design in ("preln", "hc"):
+        for shape in ((24, 1024), (32, 896)):
+            study.add(path(design, shape, lr="2e-3", scale="400m"), ["backbone", "main"], loss=2.8)
+    return study
+
+
+def test_published_values_are_hollow_marks_of_their_panel(tmp_path):
+    study = published_study(tmp_path)
+    spec = study.spec(files=(*FILES, "paper_reported.csv"))
+    plot, frame = validation_loss.draw(read([*study.files, REFERENCE / "paper_reported.csv"], spec), spec)
+    values = frame.set_index(["panel", "design", "n_layers"])["published"].to_dict()
+    assert values == {
+        **{("common", "preln", 24): 2.765, ("common", "preln", 32): 2.782},
+        **{("common", "hc", 24): 2.702, ("common", "hc", 32): 2.699},
+        **{("backbone", "preln", 24): 2.765, ("backbone", "preln", 32): 2.763},
+        **{("backbone", "hc", 24): 2.702, ("backbone", "hc", 32): 2.7},
+    }
+    note = " ".join(plot.labels.caption.split())
+    assert "Hollow: published values (arXiv 2609.32534), its text before the authors' project page" in note
+    drawn = {y for axes in plot.draw().axes for dots in axes.collections for _, y in dots.get_offsets()}
+    assert set(values.values()) <= {round(float(y), 6) for y in drawn}
+
+
+def test_no_published_values_where_the_study_shows_none(tmp_path):
+    drawn = draw(published_study(tmp_path))
+    assert drawn.frame["published"].isna().all()
+    assert "Hollow" not in words(drawn)
+
+
+def test_losses_to_compare_stand_in_the_panels_of_their_shape(tmp_path):
+    """(16, 28) is of both panels, (4, 56) of the second; (6, 44) of none, so it stands in the first."""
+    study = fill(Study(tmp_path), {"main": [(["preln"], TINY)], "backbone": [(["preln"], BACKBONE)]})
+    csv = tmp_path / "mine.csv"
+    csv.write_text(
+        "label,n_layers,d_model,loss,loss_lo,loss_hi\nMine,16,28,4.5,4.4,4.6\nMine,6,44,4.25,,\nTheirs,4,56,4.0,,\n"
+    )
+    spec = study.spec(files=(*FILES, "compare.csv"), compare=str(csv))
+    plot, frame = validation_loss.draw(read([*study.files, csv], spec), spec)
+    others = frame[frame["run_id"].isna()]
+    assert [*zip(others["panel"], others["label"], others["n_layers"], others["loss"], strict=True)] == [
+        *(("common", "Mine", 16, 4.5), ("backbone", "Mine", 16, 4.5)),
+        *(("common", "Mine", 6, 4.25), ("backbone", "Theirs", 4, 4.0)),
+    ]
+    figure = plot.draw()
+    assert [ticks(axes) for axes in figure.axes] == [
+        ["L4\n13", "L8\n5", "L16\n1.75"],
+        ["L4\n14", "L8\n5", "L16\n1.75"],
+    ]
+    legend = {text.get_text() for text in figure.findobj(Text)}
+    assert {"Pre-LN", "Mine", "Theirs"} <= legend
+    assert f"From {csv}: Mine, Theirs." in " ".join(plot.labels.caption.split()).replace(" ", " ")

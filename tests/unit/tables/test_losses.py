@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from depthbench.errors import UserError
 from depthbench.tables import losses
 
 PRELN, HC, KEEL = path("preln", TINY[0]), path("hc", TINY[1]), path("keel", TINY[2])
+REPORTED = Path(__file__).parents[3] / "workflow" / "reference" / "paper_reported.csv"
 EMPTY = ["loss", "loss_lo", "loss_hi", "loss_upstream", "bits_per_byte", "unigram_entropy"]
 
 
@@ -158,9 +160,9 @@ def test_latex_is_for_people(study, tmp_path):
     assert r"2.5 \%" in header
     assert ok.startswith(r"Pre\_LN \& 100\% \{a\} & t & 4 & 52 & 13.00 & 1e-2 & 0 & ok & 4.6250 & 4.6250 & 4.6250 & ")
     assert "& --- & --- & --- & --- & 186,836 & 0.00 & 102,400 & aaaaaaa, bbbbbbb" in ok
-    assert "diverged & --- & --- & --- & --- & --- & --- & --- & --- & 188,160 & 0.46 & " in diverged
+    assert "diverged & --- & --- & --- & --- & --- & --- & --- & --- & --- & --- & 188,160 & 0.46 & " in diverged
     assert missing.startswith("HC & ")
-    assert missing.count("---") == 12
+    assert missing.count("---") == 14
     assert "nan" not in text.lower()
 
 
@@ -211,3 +213,37 @@ def test_scores_that_cannot_be_read_are_refused(study, name, change, told):
     file.write_text(file.read_text().replace(*change))
     with pytest.raises(UserError, match=rf"E-RUN .*{name}: .*{told}.*; remove it and run snakemake"):
         build(study)
+
+
+def test_published_losses_and_the_difference_by_their_rule(tmp_path):
+    """The main suite comes before iso-backbone, where Pre-LN at L = 32 is 2.763; Table 5 goes by the rate.
+
+    Each document of 51 tokens has 50 predictions, so 2.55 nats a prediction are 2.5 by the rule of the released code.
+    """
+    study = Study(tmp_path, names=losses.FILES)
+    runs = {
+        path("preln", (32, 896), lr="2e-3", scale="400m"): (["backbone", "main", "sweep"], 2.782),
+        path("preln", (16, 1248), lr="2e-3", scale="400m"): (["backbone"], 2.753),
+        path("moda_postln", (24, 1024), lr="1e-3", scale="400m"): (["moda_norms"], 2.912),
+        path("moda_postln", (24, 1024), lr="2e-3", scale="400m"): (["moda_norms"], 3.842),
+        path("preln", (32, 896), lr="5e-3", scale="400m"): (["sweep"], None),
+        path("preln", (32, 896), lr="2e-3", seed=1, scale="400m"): (["main"], None),
+        path("preln", (32, 896), lr="2e-3", scale="200m"): (["main"], None),
+    }
+    for run, (suites, _) in runs.items():
+        study.add(run, suites, loss=2.55)
+    labels = {"preln": ["Pre-LN", "baseline"], "moda_postln": ["MoDA (Post-LN)", "cross-layer"]}
+    text = study.json(labels=labels, files=[*losses.FILES, REPORTED.name])
+    spec = ArtifactSpec.from_json(text)
+    table = losses.build(read([*study.files, REPORTED], spec), spec).set_index("run_id")
+    for run, (_, published) in runs.items():
+        row = table.loc[f"tiny/runs/{run}"]
+        if published is None:
+            assert row[["published", "published_difference"]].isna().all(), run
+        else:
+            assert row["published"] == published
+            assert row["published_difference"] == pytest.approx(2.5 - published, abs=1e-12)
+
+
+def test_without_published_values_the_columns_are_empty(study):
+    assert build(study)[["published", "published_difference"]].isna().all(axis=None)

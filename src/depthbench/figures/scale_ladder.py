@@ -1,0 +1,58 @@
+"""Held-out loss over the aspect ratio at several budgets, a panel for each (paper Fig. 3).
+
+The suites `ladder` and `large`: models of equal size within a panel, which grows from panel to panel, as do the tokens
+of a run. Marks, bars and the note are those of `validation_loss`.
+"""
+
+import textwrap
+
+import pandas as pd
+import plotnine as p9
+
+from depthbench.artifacts import ArtifactSpec
+from depthbench.figures import _aspect, _theme
+from depthbench.figures.validation_loss import overheads
+from depthbench.tables import losses
+
+FILES = ("run.json", "validation.csv", "validation_docs.parquet")
+COLUMNS = [
+    *("panel", "design", "label", "n_layers", "d_model", "aspect_ratio", "lr", "seed", "status"),
+    *("loss", "loss_lo", "loss_hi", "n_params", "overhead_pct", "tokens", "run_id"),
+]
+
+
+def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot, pd.DataFrame]:
+    """Return the plot and its frame: one row per run, missing runs included (`status`); the panel is the scale."""
+    table = losses.held_out(frames, spec)
+    frame = table[table["seed"] == 0].assign(panel=lambda rows: rows["scale"])
+    note = textwrap.fill(" ".join([*overheads(frame), *remarks(table)]), _theme.NOTE_WIDTH)
+    return _aspect.plot(frame, headings(frame), "Held-out loss [nats/token]", note, spec), frame[COLUMNS]
+
+
+def headings(frame: pd.DataFrame) -> dict[str, str]:
+    """Return the heading of each scale, small ones first: parameters of the first design there, tokens of a run."""
+    budgets = frame[frame["status"] != "missing"].groupby("scale").agg({"n_params": "median", "tokens": "first"})
+    budgets = budgets.sort_values(["tokens", "n_params"])
+    return {
+        str(scale): f"{size(row['n_params'])} parameters, {size(row['tokens'])} tokens"
+        for scale, row in budgets.iterrows()
+    }
+
+
+def size(number: float) -> str:
+    """Return a count in few digits: 0.2M, 400M, 1.6B."""
+    unit, factor = ("B", 1e9) if number >= 1e9 else ("M", 1e6)
+    return f"{number / factor:.2g}{unit}" if number / factor < 100 else f"{number / factor:.0f}{unit}"
+
+
+def remarks(table: pd.DataFrame) -> list[str]:
+    """Return sentences that name the runs that are not drawn."""
+    named = []
+    missing, others = table[table["status"] == "missing"], table[table["seed"] != 0]
+    for title, rows in {"Missing": missing, "Other seeds, not drawn": others}.items():
+        scales = [
+            f"{label} {scale} {_aspect.names(runs)}"
+            for (label, scale), runs in rows.groupby(["label", "scale"], sort=False)
+        ]
+        named += [f"{title}: {'; '.join(scales)}."] if scales else []
+    return named

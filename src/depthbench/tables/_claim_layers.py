@@ -1,0 +1,73 @@
+"""What claims about layer analyses are measured by.
+
+Of several shapes the value is the mean, the interval goes from the lowest to the highest end of any. Of a difference
+of two runs it goes from lo - hi to hi - lo of the two, which is wider than 95 %: analyses keep no common resamples.
+"""
+
+from collections.abc import Callable
+
+import pandas as pd
+
+from depthbench.tables._claim_runs import Evidence, Measured, Unmeasured, paired, present
+
+Values = Callable[[pd.DataFrame], pd.DataFrame]  # rows of an analysis -> value, lo and hi of those that count
+
+
+def causal_share(evidence: Evidence, first: pd.DataFrame, second: pd.DataFrame | None = None) -> Measured:
+    """Return the share of late pairs above the paper's causal threshold, skipped blocks being masked."""
+    table = evidence.frames["causal_summary"]
+    return _compared(table[table["skip_mode"] != "released"], _at_paper, first, second)
+
+
+def permutation_share(evidence: Evidence, first: pd.DataFrame, second: pd.DataFrame | None = None) -> Measured:
+    """Return the share of late pairs above the paper's permutation threshold."""
+    return _compared(evidence.frames["permutation_summary"], _at_paper, first, second)
+
+
+def effective_rank(evidence: Evidence, first: pd.DataFrame, second: pd.DataFrame | None = None) -> Measured:
+    """Return the effective rank of the transport through all sub-layers."""
+    return _compared(evidence.frames["transport"], _of_all_sublayers, first, second)
+
+
+def dead_layers(evidence: Evidence, runs: pd.DataFrame) -> Measured:
+    """Return how many leading layers do not read the running sum of Block AttnRes: exact, it has no interval."""
+    return _compared(evidence.frames["block_mix_summary"], _dead, runs)
+
+
+def _at_paper(rows: pd.DataFrame) -> pd.DataFrame:
+    rows = rows[rows["is_paper"].fillna(False).astype("bool")]
+    return rows[["fraction", "lo", "hi"]].set_axis(["value", "lo", "hi"], axis=1)
+
+
+def _of_all_sublayers(rows: pd.DataFrame) -> pd.DataFrame:
+    rows = rows[rows["n_sublayers"] == 2 * rows["n_layers"]]
+    columns = ["effective_rank", "effective_rank_lo", "effective_rank_hi"]
+    return rows[columns].set_axis(["value", "lo", "hi"], axis=1)
+
+
+def _dead(rows: pd.DataFrame) -> pd.DataFrame:
+    layers = rows["dead_layers"].astype("float64")
+    return pd.DataFrame({"value": layers, "lo": layers, "hi": layers})
+
+
+def _compared(table: pd.DataFrame, values: Values, first: pd.DataFrame, second: pd.DataFrame | None = None) -> Measured:
+    own = _values(table, values, present(first))
+    if second is None:
+        return Measured(own["value"].mean(), own["lo"].min(skipna=False), own["hi"].max(skipna=False))
+    pairs = paired(own, _values(table, values, present(second)))
+    lo, hi = pairs["lo"] - pairs["hi_ref"], pairs["hi"] - pairs["lo_ref"]
+    return Measured((pairs["value"] - pairs["value_ref"]).mean(), lo.mean(skipna=False), hi.mean(skipna=False))
+
+
+def _values(table: pd.DataFrame, values: Values, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs with value, lo and hi; those whose analysis has none are left out, if others have."""
+    rows = table.merge(runs[["run_id", "n_layers"]], on="run_id")
+    found = runs.merge(rows[["run_id"]].join(values(rows), how="inner"), on="run_id").dropna(subset=["value"])
+    if found.empty:
+        raise Unmeasured("not run", _words(rows))
+    return found
+
+
+def _words(rows: pd.DataFrame) -> str:
+    states = [state for state in rows["status"].unique() if state != "ok"]
+    return f"analysis: {', '.join(states) or 'no value'}".replace("_", " ")

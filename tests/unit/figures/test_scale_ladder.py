@@ -1,0 +1,72 @@
+import io
+import itertools
+
+import pytest
+from matplotlib.text import Text
+from synthetic import Study, path
+
+from depthbench.artifacts import read
+from depthbench.figures import scale_ladder
+
+SCALES = {
+    "200m": ((12, 896), (18, 768), (24, 672)),
+    "300m": ((14, 1056), (21, 896), (28, 800)),
+    "400m": ((16, 1216), (24, 1024), (32, 896)),
+    "500m": ((17, 1344), (26, 1120), (34, 992)),
+    "1600m": ((28, 2048), (40, 1728), (54, 1504)),
+}
+THREE = ("preln", "hc", "attnres_full")
+
+
+@pytest.fixture
+def study(tmp_path):
+    """The ladder and the large suite; one run diverged, one is missing, one is of another seed."""
+    study = Study(tmp_path)
+    study.model = {"n_heads": 16, "vocab_size": 50280}
+    for (scale, shapes), design in itertools.product(SCALES.items(), THREE):
+        for shape in shapes:
+            run, status = path(design, shape, scale=scale), "ok"
+            status = "diverged" if run == path("hc", (17, 1344), scale="500m") else status
+            status = "missing" if run == path("preln", (54, 1504), scale="1600m") else status
+            study.add(run, ["large" if scale == "1600m" else "ladder"], loss=3 + shape[0] / 64, status=status)
+    study.add(path("hc", (28, 2048), seed=1, scale="1600m"), ["large"])
+    return study
+
+
+def test_a_panel_for_each_budget_from_small_to_large(study):
+    spec, texts, write = study.spec(), {}, Text.draw
+    plot, frame = scale_ladder.draw(read(study.files, spec), spec)
+
+    def record(text, renderer):
+        write(text, renderer)
+        if text.get_text() and text.get_visible():
+            texts[text] = text.get_window_extent(renderer)
+
+    figure = plot.draw()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Text, "draw", record)
+        figure.savefig(io.BytesIO(), format="png")
+    headings = [text.get_text() for text in texts if "parameters," in text.get_text()]
+    # sizes of Pre-LN at the middle shape: Table 8 of the paper, here with norm gains
+    assert [heading.split()[:2] for heading in headings] == [
+        ["(a)", "205M"],
+        ["(b)", "294M"],
+        ["(c)", "406M"],
+        ["(d)", "504M"],
+        ["(e)", "1.6B"],
+    ]
+    for (one, a), (two, b) in itertools.combinations(texts.items(), 2):
+        assert not a.overlaps(b), (one.get_text(), two.get_text())
+    note = " ".join(plot.labels.caption.replace("\N{NO-BREAK SPACE}", " ").split())
+    assert "Missing: Pre-LN 1600m L=54 d=1504." in note
+    assert "Other seeds, not drawn: HC 1600m L=28 d=2048 seed 1." in note
+    assert len(frame) == 45
+    rows = frame.set_index(["panel", "design", "n_layers"])["loss"]
+    assert rows["200m", "hc", 24] == 3.375
+    assert frame[frame["status"] == "diverged"]["panel"].tolist() == ["500m"]
+
+
+def test_counts_in_few_digits():
+    assert [scale_ladder.size(n) for n in (186_368, 4_100_000, 405_406_720, 1.615e9, 31.9e9)] == [
+        *("0.19M", "4.1M", "405M", "1.6B", "32B"),
+    ]

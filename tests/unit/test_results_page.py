@@ -1,0 +1,112 @@
+import csv
+import re
+import shutil
+
+import pytest
+from synthetic import TINY, Study, path
+
+from depthbench import results_page, tables
+from depthbench.errors import UserError
+from depthbench.tables import depth_trend, losses, lr_audit, run_costs, seed_noise
+
+MODULES = {
+    module.__name__.rpartition(".")[2]: module for module in (losses, run_costs, lr_audit, depth_trend, seed_noise)
+}
+
+
+@pytest.fixture
+def root(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "checkout")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A study of which one run is missing and one diverged; the best rate of HC is the largest of its grid."""
+    root = tmp_path_factory.mktemp("mini")
+    study = Study(root, "mini", names=tuple({name for module in MODULES.values() for name in module.FILES}))
+    for i, shape in enumerate(TINY):
+        study.add(path("preln", shape), ["main", "seeds"], loss=4.5 + i / 8)
+        study.add(path("preln", shape, seed=1), ["seeds"], loss=4.53125 + i / 8)
+        study.add(path("hc", shape), ["main", "sweep"], loss=4.25, status="diverged" if i == 2 else "ok")
+    study.add(path("hc", TINY[0], lr="5e-3"), ["sweep"], loss=4.375)
+    study.add(path("keel", TINY[0]), status="missing")
+    for name, module in MODULES.items():
+        files = study.only(*(file.rpartition("/")[2] for file in module.FILES))
+        out = root / "results/mini/tables" / f"{name}.csv"
+        tables.write(name, files, study.spec(name=name, files=module.FILES), out)
+    figures = root / "results/mini/figures"
+    figures.mkdir()
+    (figures / "validation_loss.png").write_bytes(b"a picture")
+    return root
+
+
+def test_the_page_is_what_the_tables_say(root):
+    (root / "docs/mini").mkdir(parents=True)
+    (root / "docs/mini/old.png").write_bytes(b"")
+    text = results_page.write(root).read_text()
+    assert "snakemake -c2 --config study=mini" in text
+    # 10 runs of 8.5 s each
+    assert "10 of 11 runs, trained in 0.02 hours in all on cpu: x86_64, 1 thread a run; commit aaaaaaa." in text
+    assert "Missing: KEEL L4 d52 at 1e-2 seed 0." in text
+    assert "Diverged: HC L16 d28 at 1e-2 seed 0." in text
+    assert "| design | L = 4, d = 52 | L = 8, d = 40 | L = 16, d = 28 |" in text
+    assert "| Pre-LN | 4.500 [4.500, 4.500]; 4.531 [4.531, 4.531] |" in text
+    assert re.search(r"^\| HC \| 4.250 \[4.250, 4.250\] \| 4.250 \[4.250, 4.250\] \| diverged \|$", text, re.MULTILINE)
+    assert "| KEEL | missing | - | - |" in text
+    # two seeds 1/32 apart in each of three cells: sd = 1/32 / sqrt(2), t_0.975(3) = 3.182
+    assert "Over seeds the standard deviation is 0.0221 nats/token at scale t" in text
+    assert "two means over 2 seeds is 0.0703." in text
+    assert "- HC L4: best 1e-2 of 5e-3, 1e-2" in text
+    assert "| Pre-LN | 0 | +0.1250 [+0.1250, +0.1250] | L4 d52 |  |" in text
+    assert "The table `late_layers` is not there." in text
+    assert "The table `claims` is not there." in text
+    assert "after 102,400 tokens" in text
+    assert "![validation loss](mini/validation_loss.png)" in text
+    assert [file.name for file in (root / "docs/mini").iterdir()] == ["validation_loss.png"]
+
+
+def test_it_is_the_same_page_each_time(root):
+    first = results_page.write(root).read_bytes()
+    assert results_page.write(root).read_bytes() == first
+
+
+def test_claims_and_late_layers_are_shown_when_they_are_there(root):
+    folder = root / "results/mini/tables"
+    rows = {
+        "claims": [
+            {
+                "claim": "HC gains",
+                "ours": "-0.5",
+                "lo": "-0.75",
+                "hi": "-0.25",
+                "unit": "nats/token",
+                "verdict": "agrees",
+            },
+            {"claim": "at L70", "ours": "", "lo": "", "hi": "", "unit": "", "verdict": "not run"},
+        ],
+        "late_layers": [
+            {"label": "HC", "n_layers": "16", "measure": "causal", "skip_mode": "mask"}
+            | {"fraction": "0.25", "lo": "0.125", "hi": "0.5"},
+        ],
+    }
+    for name, lines in rows.items():
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, lines[0])
+            writer.writeheader()
+            writer.writerows(lines)
+    text = results_page.page(root / "results/mini", [])
+    assert "1 of 2 are not run" in text
+    assert "| HC gains | -0.5000 [-0.7500, -0.2500] | nats/token | agrees |" in text
+    assert "| HC | 16 | causal | mask | +0.2500 [+0.1250, +0.5000] |" in text
+    assert "There are none yet." in text
+
+
+def test_without_results_it_is_one_line(tmp_path, root):
+    with pytest.raises(
+        UserError, match=r"^E-DOCS [^\n]*: no table losses; run snakemake -c2 --config study=mini first$"
+    ):
+        results_page.write(tmp_path / "elsewhere")
+    table = root / "results/mini/tables/lr_audit.csv"
+    table.write_text("design\nhc\n")
+    with pytest.raises(UserError, match=r"^E-DOCS [^\n]*: KeyError 'at_edge', not of this version; [^\n]*$"):
+        results_page.write(root)
