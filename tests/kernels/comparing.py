@@ -9,6 +9,11 @@ def relative_error(got, expected):
     return float((got - expected).norm() / expected.norm().clamp_min(1e-30))
 
 
+def stored(x, dtype):
+    """Return x rounded to a type; its gradient passes as it is."""
+    return x + (x.to(dtype).to(x.dtype) - x).detach()
+
+
 def results(function, inputs, dtype):
     """Return the outputs of function(*inputs) and the gradients of a fixed random combination of them.
 
