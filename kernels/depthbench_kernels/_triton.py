@@ -1,16 +1,26 @@
-"""What the Triton kernels share: the check of their operands and the sizes of their launches.
+"""What the Triton kernels share: rounding, the check of their operands and the sizes of their launches.
 
 Imported by the `triton` modules only, so that the package works where Triton is not installed.
 """
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 
 from depthbench_kernels._select import BackendError
 
 # Fixed when Triton is imported, by TRITON_INTERPRET=1: kernels run in numpy, on a CPU.
-INTERPRETED: bool = triton.knobs.runtime.interpret
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def rounded(x, dtype: tl.constexpr):
+    """Return float32 x rounded to the nearest value of dtype; the interpreter's own conversion to bfloat16 cuts off."""
+    if INTERPRETED and dtype == tl.bfloat16:
+        bits = x.to(tl.uint32, bitcast=True)
+        x = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).to(tl.float32, bitcast=True)
+    return x.to(dtype)
 
 
 def check(operation: str, *tensors: Tensor) -> None:
@@ -21,7 +31,7 @@ def check(operation: str, *tensors: Tensor) -> None:
                 f"{operation}: kernels=triton takes float32, bfloat16 and float16, not {str(t.dtype)[6:]}; "
                 "choose kernels=reference"
             )
-        if not (t.is_cuda or INTERPRETED):
+        if not (t.is_cuda or INTERPRETED.value):
             raise BackendError(f"{operation}: kernels=triton cannot read a tensor on {t.device}; choose kernels=eager")
 
 
