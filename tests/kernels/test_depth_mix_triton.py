@@ -186,7 +186,7 @@ def test_buffers_are_freed_and_a_second_backward_refused(generator):
 
 def test_float64_is_refused(generator):
     (embedding, W, gains), _ = small(3, generator)
-    with pytest.raises(BackendError, match="depth_mix: kernels=triton takes .*not float64; choose kernels=reference"):
+    with pytest.raises(BackendError, match=r"depth_mix: kernels=triton takes .*not float64; choose kernels=reference"):
         depth_mix.workspace(embedding, W, eps=EPS)
     with pytest.raises(BackendError, match="not float64"):
         site(W[0], gains[0], embedding)
