@@ -16,8 +16,8 @@ pytest.importorskip("triton")
 SHARED_BYTES = {80: 163 * 1024, 90: 227 * 1024}  # of a program, A100 and H100 (CUDA programming guide)
 
 
-def launches(capability):
-    """Compile what WORK launches; return (work, kernel, hash of the binary, bytes of shared memory) of each."""
+def launches(capability, names):
+    """Compile what functions of WORK launch; return (work, kernel, hash of the binary, shared memory [B]) of each."""
     import torch
     from triton.backends.compiler import GPUTarget
     from triton.runtime import JITFunction, driver
@@ -38,7 +38,7 @@ def launches(capability):
 
     JITFunction.run = compile_only
     _triton.check = lambda *_: None
-    for work in WORK:
+    for work in filter(lambda work: work.__name__ in names, WORK):
         work(torch)
     return found
 
@@ -71,26 +71,54 @@ def workspace(torch):
     y.sum().backward()
 
 
+def boundaries(torch):
+    from depthbench_kernels.streams import HCRouting, MHCRouting, triton
+
+    def parameters(*shapes):
+        return [torch.ones(shape, requires_grad=True) for shape in shapes]
+
+    H, f = (torch.ones(shape, dtype=torch.bfloat16, requires_grad=True) for shape in ((4, 4, 1216), (4, 1216)))
+    w, gain = parameters((4, 4), (1216,))
+    hc = HCRouting(*parameters((4, 5), (4,), (1216, 5), (1216,), (), ()))
+    mhc = MHCRouting(*parameters((4864, 24), (24,), (), (), ()))
+    for pending in (None, (f, w)):
+        for carried, weights, y in (
+            triton.hc_boundary(H, pending, hc, gain, routing_eps=1e-6, eps=1e-6),
+            triton.mhc_boundary(H, pending, mhc, gain, routing_eps=1e-6, eps=1e-6, iters=20, sinkhorn_eps=1e-6),
+        ):
+            (carried.sum() + weights.sum() + y.sum()).backward()
+
+
 # What runs, the number of its kernels, and how many variants of one kernel it may need: five modes of norms, with
 # and without a gradient of the stream; in a workspace the last group has nothing pulled for it.
-WORK = {norms: (2, 5), depth_mix: (2, 1), workspace: (5, 2)}
+WORK = {norms: (2, 5), depth_mix: (2, 1), workspace: (5, 2), boundaries: (5, 2)}
+NAMES = [work.__name__ for work in WORK]
 
 
-@pytest.mark.parametrize("capability", [80, pytest.param(90, marks=pytest.mark.slow)])
-def test_kernels_compile_once(capability, tmp_path):
+@pytest.mark.parametrize(
+    ("capability", "names"),
+    [
+        (80, NAMES[:3]),
+        pytest.param(80, NAMES[3:], marks=pytest.mark.slow),
+        pytest.param(90, NAMES, marks=pytest.mark.slow),
+    ],
+)
+def test_kernels_compile_once(capability, names, tmp_path):
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, __file__, str(capability)]
+    command = [sys.executable, __file__, str(capability), *names]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     binaries = collections.defaultdict(lambda: collections.defaultdict(set))
     for work, name, binary, shared in json.loads(done.stdout):
         binaries[work][name].add(binary)
         assert shared <= SHARED_BYTES[capability], name
-    for work, (kernels, variants) in WORK.items():
-        found = binaries[work.__name__]
+    for work, (kernels, variants) in zip(NAMES, WORK.values(), strict=True):
+        if work not in names:
+            continue
+        found = binaries[work]
         assert len(found) == kernels, found
         assert max(map(len, found.values())) <= variants, found
 
 
 if __name__ == "__main__":
-    print(json.dumps(launches(int(sys.argv[1]))))
+    print(json.dumps(launches(int(sys.argv[1]), sys.argv[2:])))
