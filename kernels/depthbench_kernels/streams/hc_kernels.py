@@ -98,7 +98,7 @@ def hc_backward(
     N, D,
     M: tl.constexpr, COLS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PENDING: tl.constexpr,
 ):  # fmt: skip
-    """DC of the coefficients, Z = rho dl of the logits, then dH = M dY + Z theta^T - H rho^2 (dl . l) / D."""
+    """Gradient dC of the coefficients, Z = rho dl of the logits, then dH = M dY + Z theta^T - H rho^2 (dl . l) / D."""
     n, c = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN), tl.arange(0, COLS)
     r = tl.program_id(0).to(tl.int64) * BN * M + tl.arange(0, BN * M)
     l, inverse = tile(logits, r, c, N * M, M + 2), tl.load(rho + r, mask=r < N * M, other=0.0)

@@ -130,7 +130,7 @@ def mhc_backward(
     N, D, iters, sinkhorn_eps,
     M: tl.constexpr, G: tl.constexpr, STEPS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PENDING: tl.constexpr,
 ):  # fmt: skip
-    """Dl of the logits, Z = rho gains dl, then dH = M dY + Z phi^T - H rho^2 (gains dl . z) / (M D)."""
+    """Gradient dl of the logits, Z = rho gains dl, then dH = M dY + Z phi^T - H rho^2 (gains dl . z) / (M D)."""
     COLS: tl.constexpr = G * M
     n, c = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN), tl.arange(0, COLS)
     g = tl.arange(0, G)[None, :, None]

@@ -135,7 +135,7 @@ def _gradients(H: Tensor, f: Tensor | None, w: Tensor | None, logits: Tensor) ->
 
 
 def _launch(kernel: Any, H: Tensor, f: Tensor | None, *arguments: Any, **constants: int) -> None:
-    """Start one program for each TOKENS tokens; few registers spill with these warps and stages on sm_80 and sm_90."""
+    """Start one program for each TOKENS tokens, with warps and stages that leave few registers or none to spill."""
     sizes = {"M": H.shape[1], "BN": TOKENS, "BK": CHANNELS, "PENDING": f is not None}
     kernel[(triton.cdiv(len(H), TOKENS),)](H, f, *arguments, **sizes, **constants, num_warps=8, num_stages=2)
 
