@@ -1,14 +1,38 @@
-"""Which implementation of the operations runs: chosen once per process, by name, never changed silently."""
+"""Which implementation of the operations runs: chosen once per process, by name, never changed silently.
 
+A backend is a name for a choice of modules. An operation runs the first of them that it has:
+
+    reference   reference
+    eager       eager
+    triton      triton, eager             needs CUDA, or a CPU with TRITON_INTERPRET=1 for tests
+    liger       liger, triton, eager      needs CUDA
+    auto        triton on CUDA where Triton is installed, else eager
+
+`paths()` tells what that means for each operation.
+"""
+
+import os
+import pkgutil
+from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 
-NAMES = ("auto", "reference", "eager", "triton", "liger")
+import torch
+
+MODULES = {
+    "reference": ("reference",),
+    "eager": ("eager",),
+    "triton": ("triton", "eager"),
+    "liger": ("liger", "triton", "eager"),
+}
+NAMES = ("auto", *MODULES)
 
 _chosen: str | None = None
+_loaded: dict[tuple[str, str], ModuleType] = {}
 
 
 class BackendError(RuntimeError):
-    """The backend asked for is unknown, is not there, or another one is already in use."""
+    """The backend asked for is unknown, is not there, cannot do this, or another one is already in use."""
 
 
 def use(name: str) -> str:
@@ -20,9 +44,11 @@ def use(name: str) -> str:
     global _chosen
     if name not in NAMES:
         raise BackendError(f"kernels={name!r}: unknown backend; choose one of {', '.join(NAMES)}")
-    if name in ("triton", "liger"):
-        raise BackendError(f"kernels={name}: this version has no {name} kernels; choose auto, eager or reference")
-    resolved = "eager" if name == "auto" else name
+    resolved = name
+    if name == "auto":
+        resolved = "eager" if _missing("triton", interpreter=False) else "triton"
+    elif reason := _missing(name):
+        raise BackendError(f"kernels={name}: {reason}; choose auto, eager or reference")
     if _chosen not in (None, resolved):
         raise BackendError(f"kernels={name}: this process already uses {_chosen}; start a new process to change it")
     _chosen = resolved
@@ -34,6 +60,35 @@ def backend() -> str:
     return _chosen or use("auto")
 
 
+def paths() -> dict[str, str]:
+    """Return the module that the backend in use means for each operation, such as {"norms": "triton"}."""
+    package = __name__.rpartition(".")[0]
+    operations = [m.name for m in pkgutil.iter_modules(import_module(package).__path__) if m.ispkg]
+    return {name: _path(f"{package}.{name}", backend()) for name in operations}
+
+
 def implementation(reference: ModuleType, eager: ModuleType) -> ModuleType:
-    """Return the module of the backend in use."""
-    return reference if backend() == "reference" else eager
+    """Return the module of the backend in use; others than these two are imported when they are first asked for."""
+    name = backend()
+    if name in ("reference", "eager"):
+        return reference if name == "reference" else eager
+    package = reference.__name__.rpartition(".")[0]
+    if (package, name) not in _loaded:
+        _loaded[package, name] = import_module(f"{package}.{_path(package, name)}")
+    return _loaded[package, name]
+
+
+def _path(package: str, name: str) -> str:
+    return next(module for module in MODULES[name] if find_spec(f"{package}.{module}"))
+
+
+def _missing(name: str, interpreter: bool = True) -> str | None:
+    """Return what a backend lacks on this machine."""
+    if name not in ("triton", "liger"):
+        return None
+    library = {"triton": "triton", "liger": "liger_kernel"}[name]
+    if not find_spec(library):
+        return f"{library} is not installed"
+    if torch.cuda.is_available() or (name == "triton" and interpreter and os.environ.get("TRITON_INTERPRET") == "1"):
+        return None
+    return "no CUDA device"

@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 Spec = Annotated[str, typer.Option(help="Resolved slice of the configuration, JSON.")]
 Files = Annotated[list[Path] | None, typer.Argument(help="Files of the runs.")]
-Kernels = Annotated[str, typer.Option(help="auto, reference or eager.")]
+Kernels = Annotated[str, typer.Option(help="auto, reference, eager, triton or liger.")]
 
 
 def _version(asked: bool) -> None:

@@ -406,7 +406,9 @@ class Config(Strict):
 
     study: str = Field(description="the study to run")
     partial: bool = Field(False, description="draw what is trained and name what is not")
-    kernels: Literal["auto", "reference", "eager"] = Field("auto", description="implementation of the fused operations")
+    kernels: Literal["auto", "reference", "eager", "triton", "liger"] = Field(
+        "auto", description="implementation of the fused operations; triton and liger need CUDA"
+    )
     designs: dict[Name, Design]
     recipes: dict[Name, Recipe]
     corpora: dict[Name, Corpus]

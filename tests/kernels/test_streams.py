@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from comparing import relative_error, worst_errors
+from comparing import relative_error, stored, worst_errors
 
 from depthbench_kernels.norms.reference import rms_norm
 from depthbench_kernels.streams import HCRouting, eager, hc_routing, reference
@@ -11,9 +11,9 @@ PATHS = pytest.mark.parametrize("path", [reference, eager])
 ROUTING_EPS, EPS = 0.1, 0.3  # large enough to be seen, and different
 
 
-def formula(carried, f, w, gain, *routing):
+def formula(carried, f, w, gain, *routing, storage=torch.float64):
     r = HCRouting(*routing)
-    H = carried + torch.einsum("bts,btd->btsd", w, f)
+    H = stored(carried + torch.einsum("bts,btd->btsd", w, f), storage)
     n = H / (H.pow(2).mean(-1, keepdim=True) + ROUTING_EPS).sqrt()
     C = r.static_alpha + r.dynamic_alpha_scale * torch.tanh(torch.einsum("btsd,dc->btsc", n, r.dynamic_alpha_proj))
     w_next = r.static_beta + r.dynamic_beta_scale * torch.tanh(torch.einsum("btsd,d->bts", n, r.dynamic_beta_proj))
@@ -22,16 +22,17 @@ def formula(carried, f, w, gain, *routing):
     return torch.einsum("btso,btsd->btod", C[..., 1:], H), w_next, y
 
 
-def inputs(m, d, generator):
-    shapes = [(2, 3, m, d), (2, 3, d), (2, 3, m), (d,), (m, m + 1), (m,), (d, m + 1), (d,), (), ()]
+def inputs(m, d, generator, tokens=(2, 3)):
+    shapes = [(*tokens, m, d), (*tokens, d), (*tokens, m), (d,), (m, m + 1), (m,), (d, m + 1), (d,), (), ()]
     own = [torch.randn(s, generator=generator) for s in shapes]
     own[6:8] = [t / d**0.5 for t in own[6:8]]  # routing logits of order 1: tanh does not saturate
     return own
 
 
-def boundary(path):
+def boundary(path, pending=True):
     def run(carried, f, w, gain, *routing):
-        return path.hc_boundary(carried, (f, w), HCRouting(*routing), gain, routing_eps=ROUTING_EPS, eps=EPS)
+        write = (f, w) if pending else None
+        return path.hc_boundary(carried, write, HCRouting(*routing), gain, routing_eps=ROUTING_EPS, eps=EPS)
 
     return run
 

@@ -1,0 +1,63 @@
+"""The boundary of mHC with the kernels of liger-kernel 0.8.5; that of HC, which Liger lacks, is our Triton kernel.
+
+Not run on a device so far: on a machine with CUDA, `pytest -m gpu tests/kernels/test_liger.py` compares it with the
+reference. By its source it is our formula with the same places of eps and order of Sinkhorn's steps, and differs in
+
+    products     TF32, so only bfloat16 and float16 streams are taken
+    u, carried'  rounded to the type of the streams before the norm and before the write
+    dphi         summed by atomic additions: not the same bits each time
+
+Liger writes f when it forms the next streams; here the write comes first at the next boundary, as everywhere, so the
+map is taken with a branch output of zeros.
+"""
+
+import torch
+from liger_kernel.transformers.functional import liger_mhc_coeffs, liger_mhc_post_res, liger_mhc_pre
+from torch import Tensor
+
+from depthbench_kernels._select import BackendError
+from depthbench_kernels.norms import rms_norm
+from depthbench_kernels.streams.reference import MHCRouting, write_streams
+from depthbench_kernels.streams.triton import hc_boundary
+
+__all__ = ["hc_boundary", "mhc_boundary"]
+
+LARGEST = 2**31  # Liger's offsets are 32-bit
+
+
+def mhc_boundary(
+    carried: Tensor,
+    pending: tuple[Tensor, Tensor] | None,
+    routing: MHCRouting,
+    gain: Tensor,
+    *,
+    routing_eps: float,
+    eps: float,
+    iters: int,
+    sinkhorn_eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (carried', w', y)."""
+    _check(carried)
+    streams = write_streams(carried, pending)
+    own = MHCRouting(*(t.float() for t in routing))
+    read, w, R = liger_mhc_coeffs(
+        streams, *own, tmax=iters, rms_eps=routing_eps, pre_eps=0.0, sinkhorn_eps=sinkhorn_eps, post_mult=2.0
+    )
+    mixed = liger_mhc_post_res(streams, torch.zeros_like(streams[..., 0, :]), w, R)
+    return mixed, w, rms_norm(liger_mhc_pre(streams, read), gain, eps=eps)
+
+
+def _check(carried: Tensor) -> None:
+    """Refuse what Liger would do wrong or not at all."""
+    m = carried.shape[-2]
+    if m & (m - 1):
+        raise BackendError(f"mHC: kernels=liger takes a power of two of streams, not {m}; choose kernels=eager")
+    if carried.dtype not in (torch.bfloat16, torch.float16):
+        raise BackendError(
+            f"mHC: kernels=liger takes bfloat16 and float16 streams, not {str(carried.dtype)[6:]}, whose products it "
+            "rounds to TF32; choose kernels=triton"
+        )
+    if carried.numel() >= LARGEST:
+        raise BackendError(
+            f"mHC: kernels=liger takes less than 2^31 elements, not {carried.numel()}; choose a smaller micro_batch"
+        )
