@@ -16,8 +16,8 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 @triton.jit
 def rounded(x, dtype: tl.constexpr):
-    """Return float32 x rounded to the nearest value of dtype; the interpreter's own conversion to bfloat16 cuts off."""
-    if INTERPRETED and dtype == tl.bfloat16:
+    """Return x rounded to the nearest value of dtype; the interpreter's own conversion to bfloat16 cuts off."""
+    if INTERPRETED and dtype == tl.bfloat16 and x.dtype == tl.float32:
         bits = x.to(tl.uint32, bitcast=True)
         x = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).to(tl.float32, bitcast=True)
     return x.to(dtype)

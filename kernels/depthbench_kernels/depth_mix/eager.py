@@ -1,7 +1,6 @@
 """Depth mixing for training: sources are kept once, read once per group of sites, and gradients are pulled.
 
-Site c = 0 .. Q-1 mixes sources 0 .. c+1; its newest source c + 1 is the output of the sub-layer that read site
-c - 1.
+Sites, sources and their buffer are those of `_workspace.py`.
 
 Forward, two phases. At the first site of a group the mixtures of all its sites over the sources present are formed
 in one read (`partial`, `lse0`); each site then merges the sources born inside the group:
@@ -15,8 +14,6 @@ its root mean square, source i collects over the sites c that read it:
     U_i   = sum_c ds_ic w_c;      dw_c += sum over tokens of ds_ic n_i
     dv_i  = sum_c p_ic dh_c + rho_i (U_i - n_i mean(U_i n_i))
 
-When the backward of site c runs, it is the last that reads source c + 1: the source is taken out, dh_c is put into
-its slot, and the gradient of the source is pulled from the slots c + 1 .. Q. So one buffer serves both.
 Contributions from behind a group are pulled for all its sources in one read. Scores are recomputed in backward,
 not kept. D is formed from the rounded dh and the unrounded h: its closed form, nearly zero, would lose the query
 gradients.
@@ -33,6 +30,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from depthbench_kernels._dtypes import arithmetic
+from depthbench_kernels.depth_mix import _workspace
 from depthbench_kernels.norms.eager import inverse_rms, norm_backward
 
 GROUP = 8  # sites
@@ -43,47 +41,28 @@ def depth_mix(sources: Sequence[Tensor], weight: Tensor, gain: Tensor, *, eps: f
     return _Mix.apply(weight, gain, eps, *sources)
 
 
-class Workspace:
-    """The sources of one forward pass, (tokens, Q + 1, d), in their own dtype, and the statistics of its sites."""
+class Workspace(_workspace.Workspace):
+    """Group of sites at a time; rho (tokens, Q + 1): inverse RMS of the sources."""
 
     def __init__(self, embedding: Tensor, weights: Tensor, *, eps: float, group: int = GROUP):
-        wide, d, Q = arithmetic(embedding), embedding.shape[-1], len(weights)
-        tokens = embedding.numel() // d
-        self.first: tuple[Tensor | None, Tensor | None] = (embedding, weights)
-        self.W, self.eps, self.group, self.n_sites = weights.detach().to(wide), eps, group, Q
-        self.dW = torch.zeros_like(self.W)
-        self.V = embedding.new_empty(tokens, Q + 1, d)
-        self.rho = self.V.new_empty(tokens, Q + 1, dtype=wide)
-        self.lse = self.V.new_empty(tokens, Q, dtype=wide)
-        self.D = torch.empty_like(self.lse)
-        self.n_consumed, self.n_pending = 0, Q
-
-    def consume(self, newest: Tensor, gain: Tensor) -> Tensor:
-        """Append a source and return the normalised mixture of the next site."""
-        if torch.compiler.is_compiling():  # the compiler cannot see a buffer that backward reuses
-            return torch.compiler.disable(self._consume)(newest, gain)
-        return self._consume(newest, gain)
-
-    def _consume(self, newest: Tensor, gain: Tensor) -> Tensor:
-        c = self.n_consumed
-        if c == self.n_sites:
-            raise RuntimeError(f"depth mixing: all {self.n_sites} sites of this workspace have been read")
-        self.n_consumed += 1
-        y = _Consume.apply(self, c, newest, gain, *self.first)
-        self.first = (None, None)  # the first site takes embedding and weights; their gradients come last
-        if self.n_consumed == self.n_sites:
-            del self.partial, self.lse0, self.group_scores
-        return y
+        super().__init__(embedding, weights, eps=eps, group=group)
+        self.rho = self.lse.new_empty(self.V.shape[:2])
 
     def append(self, slot: int, v: Tensor) -> None:
         """Store a source and its inverse RMS."""
-        self.V[:, slot] = v.reshape(len(self.V), -1)
+        self.V[:, slot] = v
         self.rho[:, slot] = inverse_rms(self.V[:, slot].to(self.rho.dtype), self.eps).squeeze(1)
 
-    def bounds(self, c: int) -> tuple[int, int]:
-        """Return first and last + 1 site of the group of site c."""
-        first = c - c % self.group
-        return first, min(first + self.group, self.n_sites)
+    def read(self, c: int, newest: Tensor, gain: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Store source c + 1; return y of site c, its mixture h and the inverse RMS of h."""
+        self.append(c + 1, newest)
+        h = self.mix(c)
+        rstd = inverse_rms(h, self.eps)
+        return (h * rstd).mul_(gain), h, rstd
+
+    def all_read(self) -> None:
+        """Free what only forward needs."""
+        del self.partial, self.lse0, self.group_scores
 
     def scores(self, v: Tensor, slots: slice, sites: slice) -> Tensor:
         """Return scores (tokens, slots, sites) of the sources v, which stand or stood in `slots`."""
@@ -112,9 +91,10 @@ class Workspace:
         v = self.V[:, first + 2 : c + 2].to(self.W.dtype)
         return torch.bmm(p[:, None, 1:], v).squeeze(1).addcmul_(p[:, :1], self.partial[:, j])
 
-    def give_back(self, c: int, dh: Tensor, h: Tensor) -> Tensor:
-        """Take the gradient of the mixture of site c; return the gradient of source c + 1."""
+    def give_back(self, c: int, dy: Tensor, h: Tensor, rstd: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
+        """Take the gradient of y of site c; return the gradients of source c + 1 and of the gain."""
         first, last = self.bounds(c)
+        dh, dgain = norm_backward(dy.to(h.dtype), h, rstd, gain.to(h.dtype))
         v = self.V[:, c + 1].to(self.W.dtype, copy=True)[:, None]
         self.V[:, c + 1] = dh
         dh = self.V[:, c + 1].to(self.W.dtype)
@@ -125,7 +105,7 @@ class Workspace:
         dv, U = self.pull(v, slice(c + 1, c + 2), slice(c, last))
         if last < self.n_sites:
             dv, U = dv + self.pulled[0][:, c - first, None], U + self.pulled[1][:, c - first, None]
-        return self.finish(v, c + 1, dv, U)
+        return self.finish(v, c + 1, dv, U), dgain
 
     def give_back_embedding(self) -> Tensor:
         """Return the gradient of source 0; all others are done, so the buffers go."""
@@ -148,47 +128,6 @@ class Workspace:
         rho = self.rho[:, slot, None, None]
         slope = (U * v).mean(-1, keepdim=True).mul_(rho.pow(3))
         return dv.addcmul(rho, U).addcmul_(v, slope, value=-1).squeeze(1).to(self.V.dtype)
-
-
-class _Consume(torch.autograd.Function):
-    """(newest source, gain; at the first site embedding and weights too) -> normalised mixture of a site."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        ws: Workspace,
-        c: int,
-        newest: Tensor,
-        gain: Tensor,
-        embedding: Tensor | None,
-        weights: Tensor | None,
-    ) -> Tensor:
-        with torch.autocast(newest.device.type, enabled=False):
-            if embedding is not None:
-                ws.append(0, embedding)
-            ws.append(c + 1, newest)
-            h = ws.mix(c)
-            rstd = inverse_rms(h, ws.eps)
-            y = (h * rstd).mul_(gain)
-        ctx.ws, ctx.c = ws, c
-        ctx.save_for_backward(h, rstd, gain)
-        return y.to(newest.dtype).view(newest.shape)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        ws, c = ctx.ws, ctx.c
-        if ws.n_pending != c + 1:
-            raise RuntimeError(
-                "depth mixing: one backward pass is allowed, through all sites in order; run forward again"
-            )
-        ws.n_pending = c
-        h, rstd, gain = ctx.saved_tensors
-        with torch.autocast(dy.device.type, enabled=False):
-            dh, dgain = norm_backward(dy.reshape(h.shape).to(h.dtype), h, rstd, gain.to(h.dtype))
-            dnewest = ws.give_back(c, dh, h).view(dy.shape)
-            dembedding = ws.give_back_embedding().view(dy.shape) if c == 0 else None
-        return None, None, dnewest, dgain.to(gain.dtype), dembedding, ws.dW if c == 0 else None
 
 
 class _Mix(torch.autograd.Function):
