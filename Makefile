@@ -36,11 +36,11 @@ report: $(READY) ## HTML report of what STUDY has made so far
 
 test: $(READY) ## tests, without the slow ones; then the kernels in Triton's interpreter
 	python -m pytest --numprocesses 2 --dist loadfile --ignore tests/acceptance -m "not slow and not perf and not gpu and not interpret"
-	TRITON_INTERPRET=1 python -m pytest --numprocesses 2 -m "interpret and not slow" tests/kernels
+	TRITON_INTERPRET=1 python -m pytest --numprocesses 2 -m "interpret and not slow" tests/kernels tests/residuals
 
 slow: $(READY) ## the slow tests
 	python -m pytest --ignore tests/acceptance -m "slow and not interpret"
-	TRITON_INTERPRET=1 python -m pytest -m "interpret and slow" tests/kernels
+	TRITON_INTERPRET=1 python -m pytest -m "interpret and slow" tests/kernels tests/residuals
 
 check: $(READY) ## style, types, imports, spelling, generated files
 	ruff check

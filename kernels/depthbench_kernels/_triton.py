@@ -13,8 +13,12 @@ from depthbench_kernels._select import BackendError
 # Fixed when Triton is imported, by TRITON_INTERPRET=1: kernels run in numpy, on a CPU.
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
+# Decorator of what kernels call. The interpreter runs it as plain Python: for a jit function it would patch the
+# language anew at every call, which takes longer than the kernel.
+device = (lambda function: function) if INTERPRETED.value else triton.jit
 
-@triton.jit
+
+@device
 def rounded(x, dtype: tl.constexpr):
     """Return x rounded to the nearest value of dtype; the interpreter's own conversion to bfloat16 cuts off."""
     if INTERPRETED and dtype == tl.bfloat16 and x.dtype == tl.float32:

@@ -9,16 +9,18 @@ def relative_error(got, expected):
     return float((got - expected).norm() / expected.norm().clamp_min(1e-30))
 
 
-def results(function, inputs, dtype):
+def results(function, inputs, dtype, gradients_in=torch.float64):
     """Return the outputs of function(*inputs) and the gradients of a fixed random combination of them.
 
-    Floating inputs are cast to `dtype`, unless `dtype` is None.
+    Floating inputs are cast to `dtype`, unless `dtype` is None; the gradients of the outputs are numbers that
+    `gradients_in` has.
     """
     leaves = [t.detach().to(dtype or t.dtype).requires_grad_() for t in inputs]
     outputs = function(*leaves)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     generator = torch.Generator().manual_seed(5)
-    total = sum((o.double() * torch.randn(o.shape, generator=generator, dtype=torch.float64)).sum() for o in outputs)
+    weights = [torch.randn(o.shape, generator=generator, dtype=torch.float64).to(gradients_in) for o in outputs]
+    total = sum((o.double() * weight).sum() for o, weight in zip(outputs, weights, strict=True))
     return [o.detach() for o in outputs], torch.autograd.grad(total, leaves)
 
 
@@ -40,7 +42,7 @@ TOLERANCES = {
 def assert_close(function, definition, inputs, kinds, dtype):
     """Compare outputs and all gradients with float64; `kinds` are those of the inputs, of which "input" gets dtype."""
     inputs = [t.to(dtype) if kind == "input" else t for t, kind in zip(inputs, kinds, strict=True)]
-    got, expected = results(function, inputs, None), results(definition, inputs, torch.float64)
+    got, expected = results(function, inputs, None, dtype), results(definition, inputs, torch.float64, dtype)
     for names, ours, theirs in zip((["output"] * len(got[0]), kinds), got, expected, strict=True):
         for i, (name, a, b) in enumerate(zip(names, ours, theirs, strict=True)):
             relative, largest = TOLERANCES[dtype][name]

@@ -18,15 +18,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from depthbench_kernels._triton import INTERPRETED, block, check, programs, rounded, warps
+from depthbench_kernels._triton import INTERPRETED, block, check, device, programs, rounded, warps
 from depthbench_kernels.depth_mix import _workspace
 
 GROUP = 8  # sites, a power of two
 TILE = tl.constexpr(16)  # rows of a product: sites, sources
 CHUNK = 128  # columns of a product
+# Numbers that change from site to site: one compiled kernel serves all of them.
+COUNTS = ("c", "first", "last", "slot", "site", "slots", "n_sources", "tokens", "n")
 
 
-@triton.jit
+@device
 def _dot(a, b):
     """Return a b in float32, a rounded to the dtype of b; the interpreter multiplies float32 only."""
     a = rounded(a, b.dtype)
@@ -36,7 +38,7 @@ def _dot(a, b):
     return tl.dot(a, b, input_precision="ieee")
 
 
-@triton.jit
+@device
 def _exact_dot(a, b):
     """Return a b in float32, a as two parts of the dtype of b."""
     product = _dot(a, b)
@@ -45,15 +47,13 @@ def _exact_dot(a, b):
     return product
 
 
-@triton.jit
+@device
 def _rows(BASE, rows, there, columns, d):
     """Load a tile of rows that are there, 0 elsewhere."""
-    return tl.load(
-        BASE + rows[:, None] * d + columns[None, :], mask=there[:, None] & (columns < d)[None, :], other=0.0
-    )
+    return tl.load(BASE + rows[:, None] * d + columns[None, :], mask=there[:, None] & (columns < d)[None, :], other=0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def _partial_kernel(
     V, W, S, PARTIAL, LSE0, first, last, slots, d, eps, B: tl.constexpr, CHUNK: tl.constexpr
 ):  # fmt: skip
@@ -95,7 +95,7 @@ def _partial_kernel(
         tl.store(at, h, mask=asked[:, None] & (chunk + o < d)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def _merge_kernel(
     V, NEWEST, W, GAIN, PARTIAL, LSE0, LSE, Y, H, RSTD, c, first, slots, d, eps, B: tl.constexpr, BLOCK: tl.constexpr
 ):
@@ -124,7 +124,7 @@ def _merge_kernel(
     tl.store(Y + t * d + o, rounded(y, Y.dtype.element_ty), mask=m)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def _give_back_kernel(
     V, DY, H, RSTD, GAIN, W, LSE, D, PULLED, DNEWEST, DW, DGAIN, c, first, last, tokens, slots, d, eps,
     HAS_PULLED: tl.constexpr, B: tl.constexpr, BLOCK: tl.constexpr,
@@ -172,7 +172,7 @@ def _give_back_kernel(
     tl.store(DGAIN + p * d + o, dgain, mask=m)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def _pull_kernel(
     V, W, LSE, D, P, DS, PULLED, slot, n_sources, site, slots, d, eps, B: tl.constexpr, CHUNK: tl.constexpr
 ):
@@ -216,9 +216,7 @@ def _pull_kernel(
             there = start + j < n
             at = (t * B + j)[:, None] * n + (start + j)[None, :]
             known = asked[:, None] & there[None, :]
-            dv += _dot(
-                tl.load(P + at, mask=known, other=0.0), _rows(V, t * slots + c + 1, there, chunk + o, d)
-            )
+            dv += _dot(tl.load(P + at, mask=known, other=0.0), _rows(V, t * slots + c + 1, there, chunk + o, d))
             w = rounded(_rows(W, c, there, chunk + o, d), V.dtype.element_ty)
             dv += _dot(tl.load(DS + at, mask=known, other=0.0), w)
         v = _rows(V, t * slots + slot + j, asked, chunk + o, d).to(tl.float32)
@@ -227,7 +225,7 @@ def _pull_kernel(
         tl.store(at, dv, mask=asked[:, None] & (chunk + o < d)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def _weight_gradient_kernel(
     V, DS, DW, slot, n_sources, tokens, slots, n, d,
     B: tl.constexpr, ROWS: tl.constexpr, SITES: tl.constexpr, CHUNK: tl.constexpr,

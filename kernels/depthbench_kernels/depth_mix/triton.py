@@ -26,7 +26,7 @@ def depth_mix(sources: Sequence[Tensor], weight: Tensor, gain: Tensor, *, eps: f
     return _depth_mix(weight, gain, [v.contiguous() for v in sources], eps)[0]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("n_sources", "tokens"))
 def _forward_kernel(SOURCES, W, GAIN, Y, H, LSE, RSTD, n_sources, d, eps, BLOCK: tl.constexpr):
     """Mix the sources of one token, then norm; SOURCES: addresses of (tokens, d)."""
     t = tl.program_id(0).to(tl.int64)
@@ -55,7 +55,7 @@ def _forward_kernel(SOURCES, W, GAIN, Y, H, LSE, RSTD, n_sources, d, eps, BLOCK:
     tl.store(Y + t * d + o, rounded(y, Y.dtype.element_ty), mask=m)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("n_sources", "tokens"))
 def _backward_kernel(
     SOURCES, GRADIENTS, DY, W, GAIN, H, LSE, RSTD, DW, DGAIN, n_sources, tokens, d, eps, BLOCK: tl.constexpr
 ):

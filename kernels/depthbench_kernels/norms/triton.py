@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from depthbench_kernels._triton import block, check, programs, rounded, warps
+from depthbench_kernels._triton import block, check, device, programs, rounded, warps
 
 
 def add_norm(
@@ -75,13 +75,13 @@ def _forward_kernel(
         tl.store(Y + row * d + o, rounded(y, Y.dtype.element_ty), mask=m)
 
 
-@triton.jit
+@device
 def _norm_gradient(du, unit, rstd, d):
     """Return the gradient of x for du, that of unit = x / rms(x)."""
     return rstd * (du - unit * (tl.sum(du * unit) / d))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("n",))
 def _backward_kernel(
     DX_NEW, DY, X_NEW, KEPT, RSTD, RSTD2, GAIN, GAIN2, DX, DF, DGAIN, DGAIN2,
     n, d, alpha, scale, MODE: tl.constexpr, HAS_DX: tl.constexpr, HAS_DY: tl.constexpr, BLOCK: tl.constexpr,
