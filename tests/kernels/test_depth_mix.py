@@ -1,5 +1,7 @@
 """Depth mixing: the definition against float64 autograd, the workspace against the same, and its memory."""
 
+import itertools
+
 import pytest
 import torch
 from comparing import relative_error, worst_errors
@@ -193,6 +195,26 @@ def test_memory_grows_with_depth_not_with_its_square(generator):
     """E02: 2L + 1 sources at L = 8 and L = 16."""
     assert held_bytes(33, eager, generator) / held_bytes(17, eager, generator) < 2.1
     assert held_bytes(33, reference, generator) / held_bytes(17, reference, generator) > 3
+
+
+def peak_bytes(function):
+    """The most bytes of tensors at a time, above what there was before."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        function()
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = itertools.accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()))
+    return max(held)
+
+
+@pytest.mark.parametrize(("path", "low", "high"), [(eager, 3, 8), (reference, 100, 200)])
+def test_peak_of_a_step_in_units_of_all_sources(path, low, high, generator):
+    """L = 70, forward and backward, branches included: eager needs a fixed number of copies, stacks one per site."""
+    leaves, slopes = case(141, generator, d=64)
+    leaves = [t.float().requires_grad_() for t in leaves]
+    sources = 4 * 141 * leaves[0].numel()
+    peak = peak_bytes(lambda: with_workspace(path)(*leaves, slopes.float()).sum().backward())
+    assert low < peak / sources < high
 
 
 def test_buffers_are_freed_by_backward(generator):
