@@ -68,7 +68,8 @@ demo-docs: demo ## take the demo's figure and losses into the documentation
 acceptance: $(READY) ## what must hold after `make demo`, the commands of README.md among it
 	python -m pytest tests/acceptance
 
-bench: $(READY) ## time training steps: the designs beside Pre-LN; appends to kernels/benchmarks/results.csv
+bench: $(READY) ## time depth mixing beside stacks, training steps beside Pre-LN's; appends to kernels/benchmarks/results.csv
+	python kernels/benchmarks/depth_mix.py
 	python kernels/benchmarks/designs.py
 
 clean: ## remove what STUDY (tiny) has made; prepared data, other studies and the environment stay

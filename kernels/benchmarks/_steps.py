@@ -1,4 +1,4 @@
-"""What the benchmarks of training steps share: one step, turns in one process, rows of `results.csv`.
+"""What the benchmarks share: one training step, turns in one process, rows of `results.csv`.
 
 A case is compared with its baseline in the same process, the two taking turns, so that what else the machine does
 meets both. `ratio` is the median time of the case over that of the baseline; its quartiles are those of the rounds.
@@ -57,17 +57,19 @@ def interleaved(cases: dict[str, Callable[[], None]], rounds: int) -> dict[str, 
     return seconds
 
 
-def record(case: str, baseline: str, shape: dict[str, int], seconds: dict[str, list[float]]) -> None:
-    """Append the row of a case to `results.csv`, and print it."""
+def record(
+    case: str, baseline: str, shape: dict[str, int], seconds: dict[str, list[float]], what: str = "train_step"
+) -> None:
+    """Append the row of a case to `results.csv`, and print it; `shape` may lack what an operation has not."""
     ratios = [a / b for a, b in zip(seconds[case], seconds[baseline], strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     ratio = statistics.median(seconds[case]) / statistics.median(seconds[baseline])
     row = {
-        "case": f"train_step {case}",
+        "case": f"{what} {case}",
         "baseline": baseline,
-        **shape,
-        "batch": BATCH,
-        "tokens": TOKENS,
+        **{key: shape.get(key, "") for key in ("n_layers", "d_model", "n_heads", "vocab_size")},
+        "batch": shape.get("batch", BATCH),
+        "tokens": shape.get("tokens", TOKENS),
         "median_s": f"{statistics.median(seconds[case]):.5f}",
         "baseline_median_s": f"{statistics.median(seconds[baseline]):.5f}",
         "ratio": f"{ratio:.3f}",

@@ -1,4 +1,4 @@
-"""Time of mHC, the design with the most small operations, relative to Pre-LN at the demo's deepest shape."""
+"""Times of training steps relative to Pre-LN of the same shape, on the eager path."""
 
 import statistics
 import time
@@ -9,12 +9,13 @@ import torch
 from depthbench import optim, train
 from depthbench.model import ModelConfig, build_model
 from depthbench.schema import Optimizer
+from depthbench_kernels import backend
 
 SETTINGS = Optimizer(betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
 
 
-def training_step(design, tokens):
-    model = build_model(ModelConfig(design, d_model=28, n_layers=16, n_heads=2, vocab_size=512))
+def training_step(design, tokens, **shape):
+    model = build_model(ModelConfig(design, vocab_size=512, **shape))
     loss = train.Loss(model, "float32")
     optimizer = optim.build(model, model.residual.no_decay, SETTINGS)
 
@@ -27,19 +28,32 @@ def training_step(design, tokens):
     return step
 
 
-@pytest.mark.perf
-@pytest.mark.parametrize("threads", [1, 2])
-def test_mhc_takes_at_most_two_and_a_half_times_as_long_as_preln(threads):
+def times_of_preln(design, threads, rounds, **shape):
+    """Median time of a step over that of Pre-LN, the two taking turns."""
+    assert backend() == "eager"
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     tokens = torch.randint(512, (8, 128), generator=torch.Generator().manual_seed(0))
-    steps = [training_step(design, tokens) for design in ("preln", "mhc")]
+    steps = [training_step(name, tokens, **shape) for name in ("preln", design)]
     seconds = ([], [])
-    for _ in range(22):
+    for _ in range(2 + rounds):
         for step, own in zip(steps, seconds, strict=True):
             start = time.perf_counter()
             step()
             own.append(time.perf_counter() - start)
     torch.set_num_threads(before)
-    preln, mhc = (statistics.median(own[2:]) for own in seconds)
-    assert mhc < 2.5 * preln
+    preln, other = (statistics.median(own[2:]) for own in seconds)
+    return other / preln
+
+
+@pytest.mark.perf
+@pytest.mark.parametrize("threads", [1, 2])
+def test_mhc_takes_at_most_two_and_a_half_times_as_long_as_preln(threads):
+    """The design with the most small operations, at the demo's deepest shape."""
+    assert times_of_preln("mhc", threads, 20, n_layers=16, d_model=28, n_heads=2) < 2.5
+
+
+@pytest.mark.perf
+@pytest.mark.parametrize(("n_layers", "d_model", "times"), [(24, 128, 2.2), (70, 64, 3.0)])
+def test_full_attnres_beside_preln(n_layers, d_model, times):
+    assert times_of_preln("attnres_full", 2, 8, n_layers=n_layers, d_model=d_model, n_heads=4) <= times

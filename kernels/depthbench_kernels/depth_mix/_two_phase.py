@@ -249,6 +249,7 @@ class Workspace(_workspace.Workspace):
     def __init__(self, embedding: Tensor, weights: Tensor, *, eps: float):
         check("depth_mix", embedding, weights)
         super().__init__(embedding, weights, eps=eps, group=GROUP)
+        self.pulled: Tensor | None = None  # for the group whose backward runs
         self.tokens, self.slots, self.d = self.V.shape
         self.chunk = {"B": GROUP, "CHUNK": min(max(block(self.d), 16), CHUNK)}
         self.row = {"B": GROUP, "BLOCK": block(self.d), "num_warps": warps(GROUP * block(self.d))}
@@ -299,7 +300,7 @@ class Workspace(_workspace.Workspace):
         """Return the gradient of source 0; all others are done, so the buffers go."""
         gradient = self._pull(0, 1, 0)[:, 0].to(self.V.dtype)
         self.pulled = None
-        del self.V, self.lse, self.D, self.pulled
+        del self.V, self.lse, self.D
         return gradient
 
     def _pull(self, slot: int, n_sources: int, site: int) -> Tensor:
