@@ -83,6 +83,25 @@ def test_operations_without_kernels_run_eager_under_triton(machine):
     assert paths()["depth_attention"] == "eager"
 
 
+def test_kernels_refuse_a_tensor_that_is_not_on_their_device(machine):
+    pytest.importorskip("triton")
+    machine(cuda=True)
+    use("triton")
+    with pytest.raises(
+        BackendError, match=r"^add_norm: kernels=triton cannot read a tensor on cpu; choose kernels=eager"
+    ):
+        rms_norm(torch.ones(2, 4), torch.ones(4), eps=1e-6)
+
+
+@pytest.mark.interpret
+def test_operations_take_their_kernels():
+    """Collected where Triton is not installed too, so that the process of these tests is never an empty one."""
+    pytest.importorskip("triton")
+    assert use("triton") == "triton"
+    assert paths()["norms"] == paths()["depth_mix"] == "triton"
+    assert rms_norm(torch.ones(2, 4), torch.ones(4), eps=0.0).equal(torch.ones(2, 4))
+
+
 def test_unknown_backend_names_the_known():
     with pytest.raises(BackendError, match="kernels='cuda': unknown backend; choose one of auto, reference, eager"):
         use("cuda")
