@@ -7,6 +7,7 @@ from typing import get_args
 
 from depthbench import config as settings
 from depthbench import preflight, runs
+from depthbench.designs import ORDER
 from depthbench.errors import UserError
 from depthbench.picks import Pick, artifact_spec, select
 from depthbench.schema import AnalysisName
