@@ -18,16 +18,11 @@ from pydantic import PositiveInt, TypeAdapter, ValidationError
 
 from depthbench import files as disk
 from depthbench import reference, runs
+from depthbench.designs import ORDER
 from depthbench.errors import UserError
 from depthbench.readers import COLUMNS, OF_NO_RUN, READERS
 from depthbench.schema import Family
 from depthbench.specs import spec_error
-
-# Designs are shown in the paper's order, a user's own after those of its family.
-ORDER = (
-    *("preln", "sandwich", "lns", "deepnorm", "keel", "hc", "mhc", "mhc_legacy"),
-    *("attnres_full", "attnres_block", "moda", "moda_postln"),
-)
 
 RUN_COLUMNS = ["run_id", "suites", "design", "label", "scale", "n_layers", "d_model", "aspect_ratio", "lr", "seed"]
 PLAN = ("model", "steps", "tokens", "lr", "seed", "declared_lr")

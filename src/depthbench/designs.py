@@ -7,6 +7,11 @@ from typing import NamedTuple
 
 from depthbench.errors import UserError
 
+# Designs are shown in the paper's order, a user's own after those of its family.
+ORDER = (
+    *("preln", "sandwich", "lns", "deepnorm", "keel", "hc", "mhc", "mhc_legacy"),
+    *("attnres_full", "attnres_block", "moda", "moda_postln"),
+)
 FOLDER = Path(__file__).parent / "residuals"
 DESIGNS = sorted(path.stem for path in FOLDER.glob("[a-z]*.py") if path.stem != "base")
 

@@ -21,5 +21,8 @@ def test_denseformer_is_in_every_artifact(checkout):
         if "design" in rows[0]:
             shown[path.name] = {row.get("n_layers", "2 and 4") for row in rows if row["design"] == "denseformer"}
     measured = {"losses.csv", "validation_loss.csv", "run_costs.csv", "depth_trend.csv"}
-    assert measured | {"designs.csv", "parameters.csv", "learning_rates.csv"} <= set(shown)
-    assert all(depths in ({"2", "4"}, {"2 and 4"}) for depths in shown.values()), shown
+    layers = {f"{name}.csv" for name in ("angular_distance", "causal_maps", "permutation_maps", "late_layers")}
+    assert measured | layers | {"designs.csv", "parameters.csv", "learning_rates.csv"} <= set(shown)
+    at_one_depth = {"pathways.csv", "logit_lens.csv", "layer_pruning.csv"}
+    for name, depths in shown.items():
+        assert depths in ([{"4"}] if name in at_one_depth else [{"2", "4"}, {"2 and 4"}]), (name, depths)

@@ -24,7 +24,8 @@ def declare(checkout, **corpora):
     for name, corpus in corpora.items():
         raw["corpora"] |= {name: corpus} if corpus else {}
         suites = {"main": {"scale": "u", "designs": ["preln"], "shapes": [[2, 16]]}}
-        raw["studies"]["hubbed"] = {**raw["studies"]["micro"], "corpus": name, "suites": suites}
+        depths = {"one": 2, "three": [2]}
+        raw["studies"]["hubbed"] = {**raw["studies"]["micro"], "corpus": name, "suites": suites, "depths": depths}
     path.write_text(yaml.safe_dump(raw, sort_keys=False))
 
 

@@ -8,6 +8,8 @@ import shutil
 import pytest
 
 MICRO = ("--config", "study=micro")
+TYPES = ("pdf", "svg", "png", "csv")
+PARTIAL = ("losses", "depth_trend", "paired", "run_costs", "late_layers", "validation_loss", "logit_lens")
 PRELN = "preln/u-d16-l4/lr1e-2-s0"
 
 
@@ -159,7 +161,7 @@ def test_a_record_that_cannot_be_read_is_no_finished_run(finished, content):
 def test_a_partial_study_is_drawn_and_names_what_is_missing(finished):
     runs = finished.folder / "results/micro/runs"  # half of them: the runs of one design
     shutil.move(runs / "preln", finished.folder / "aside")
-    finished.snakemake("-c2", *MICRO, "partial=true")
+    finished.snakemake("-c2", *MICRO, "partial=true", "--", *PARTIAL)
     table = (finished.folder / "results/micro/tables/losses.csv").read_text()
     assert sum(",missing," in line for line in table.splitlines()) == 2
     trend, pairs = ((finished.folder / f"results/micro/tables/{n}.csv").read_text() for n in ("depth_trend", "paired"))
@@ -167,25 +169,25 @@ def test_a_partial_study_is_drawn_and_names_what_is_missing(finished):
     assert "reference missing" in pairs
     costs = (finished.folder / "results/micro/tables/run_costs.csv").read_text()
     assert sum(",missing," in line for line in costs.splitlines()) == 2
+    lens = (finished.folder / "results/micro/figures/logit_lens.csv").read_text()
+    assert [line.split(",")[0] for line in lens.splitlines() if ",missing," in line] == ["preln"]
     drawn = (finished.folder / "results/micro/figures/validation_loss.svg").read_text()
     report = finished.call("make", "report", "STUDY=micro", "READY=")
     assert report.returncode == 0, report.stdout + report.stderr
     html = (finished.folder / "results/micro/report.html").read_text()
     assert f"Missing: preln/u-d16-l2/lr1e-2-s0, {PRELN}." in html
     shutil.move(finished.folder / "aside", runs / "preln")
-    finished.snakemake("-c2", *MICRO)
+    finished.snakemake("-c2", *MICRO, "--", *PARTIAL)
     assert (finished.folder / "results/micro/figures/validation_loss.svg").read_text() != drawn
     assert ",missing," not in (finished.folder / "results/micro/tables/losses.csv").read_text()
 
 
 def test_figures_are_the_same_bytes_each_time(finished):
     figures = finished.folder / "results/micro/figures"
-    before = {p.name: p.read_bytes() for p in figures.iterdir()}
-    names = {name.partition(".")[0] for name in before}
-    assert {"validation_loss", "industry_shapes"} <= names
-    assert set(before) == {f"{name}.{t}" for name in names for t in ("pdf", "svg", "png", "csv")}
-    finished.snakemake("-c2", "--forcerun", *sorted(names), *MICRO)
-    assert {p.name: p.read_bytes() for p in figures.iterdir()} == before
+    drawn = ("validation_loss", "causal_maps", "industry_shapes")
+    before = {f"{name}.{t}": (figures / f"{name}.{t}").read_bytes() for name in drawn for t in TYPES}
+    finished.snakemake("-c2", *MICRO, "--forcerun", *drawn, "--", *drawn)
+    assert {name: (figures / name).read_bytes() for name in before} == before
 
 
 def test_a_forced_training_is_published_again_from_what_it_kept(finished):

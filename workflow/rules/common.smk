@@ -8,6 +8,7 @@ from typing import get_args
 from depthbench import config as settings
 from depthbench import preflight, runs
 from depthbench.bench import prefill
+from depthbench.designs import ORDER
 from depthbench.errors import UserError
 from depthbench.picks import Pick, artifact_spec, is_analyzed, select
 from depthbench.schema import AnalysisName

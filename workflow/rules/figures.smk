@@ -1,8 +1,11 @@
 """Every figure: name -> (what it shows, the run files it reads, the runs it needs)."""
 
-# Layer analyses compare designs at one depth, and show each at three; three designs stand for the rest.
+# Layer analyses compare designs at one depth, and show each at three; three designs stand for the paper's.
 ONE, THREE = (STUDY.depths.one,), tuple(STUDY.depths.three)
-STAND_FOR = ("preln", "attnres_full", "hc")
+STAND_FOR = (
+    *("preln", "attnres_full", "hc"),
+    *(name for name in CONFIG.designs if name not in ORDER),
+)
 COMPARED = tuple(runs.compared(CONFIG))
 STREAMS = tuple(n for n, d in CONFIG.designs.items() if d.family == "multi-stream")
 BLOCKS = tuple(
