@@ -8,7 +8,7 @@ design); too_shallow (no pair of blocks that are late enough).
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -18,7 +18,7 @@ from depthbench.analyses import angular, batches, block_mix, causal, logitlens, 
 from depthbench.analyses._baseline import Baseline
 from depthbench.data.calibration import Calibration, calibration
 from depthbench.errors import UserError
-from depthbench.evaluate.requests import questions
+from depthbench.evaluate.requests import Question, questions
 from depthbench.model.backbone import Model
 from depthbench.readers import ANALYSIS_KEYS, COLUMNS
 from depthbench.runfiles import RESAMPLES
@@ -75,18 +75,19 @@ def analyze(folder: Path, spec: AnalysisSpec, data: Path | None = None, complete
     the files of analyses that are not asked for are written too, and say so; otherwise they stay as they are.
 
     Raises:
-        UserError: E-RUN, E-SHARD, E-DISK, E-CALIB, E-BASE, E-PATH, E-ITEM, E-WHEEL, E-MEMBER.
+        UserError: E-RUN, E-SHARD, E-DISK, E-CALIB, E-BASE, E-PATH, E-ITEM, E-HUB, E-WHEEL, E-MEMBER.
     """
     with files.disk_errors(), torch.no_grad():
         record = loading.record(folder)
         print(f"{record['run_id']}: {lock.who()}", flush=True)
         texts = runfiles.texts(folder, record, data)
+        asked = questions("arc_easy", spec.arc_easy) if spec.arc_easy else []
         size = spec.calibration
         sample = calibration(texts.folder, size.documents, size.tokens, record["spec"]["sequence_length"])
         found = None
         if record["status"] != "diverged":
             try:
-                found = _measured(runfiles.load(folder, texts.folder), spec, sample)
+                found = _measured(runfiles.load(folder, texts.folder), spec, sample, asked)
             except UserError as error:
                 told = str(error).removeprefix(f"{error.code} ")
                 raise UserError(error.code, f"{record['run_id']}: {told}") from None
@@ -104,29 +105,30 @@ def analyze(folder: Path, spec: AnalysisSpec, data: Path | None = None, complete
     return Result({Path(name).stem: frame for name, frame in frames.items() if name.endswith(".csv")}, texts.own)
 
 
-def _measured(loaded: loading.Loaded, spec: AnalysisSpec, sample: Calibration) -> dict[str, Frames] | None:
+def _measured(
+    loaded: loading.Loaded, spec: AnalysisSpec, sample: Calibration, asked: list[Question]
+) -> dict[str, Frames] | None:
     """Return the files of each analysis, without the run's keys; None if the model's loss is not finite."""
     model, compute = loaded.model, loaded.record["spec"]["precision"]["compute"]
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in spec.names if name != "prune"}
     todo = list(batches(sample, model.embed.weight.device))
 
-    def steps() -> Iterator[tuple[str, Baseline]]:
+    def steps() -> Iterator[tuple[str, Any]]:
         for batch in todo:
             base = Baseline(model, batch, compute)
-            yield "", base
+            yield "finite", bool(base.document_nll(base.states[-1]).isfinite().all())
             for name in parts:
-                yield name, base
+                yield name, MODULES[name].measure(base)
             del base  # before the next one is made
 
-    for name, base in progress.track(steps(), "analysis", len(todo) * (1 + len(parts))):
-        if name:
-            parts[name].append(MODULES[name].measure(base))
-        elif not base.document_nll(base.states[-1]).isfinite().all():
+    for name, found in progress.track(steps(), "analysis", len(todo) * (1 + len(parts))):
+        if name != "finite":
+            parts[name].append(found)
+        elif not found:
             return None
-        del base
     documents = {name: pd.concat(frames, ignore_index=True) for name, frames in parts.items()}
-    if spec.arc_easy and "prune" in spec.names:
-        asked, length = questions("arc_easy", spec.arc_easy), loaded.record["spec"]["sequence_length"]
+    if "prune" in spec.names:
+        length = loaded.record["spec"]["sequence_length"]
         documents["prune"] = prune.items(model, loaded.tokenizer, asked, length, compute)
     return {name: _files(name, documents[name], model) for name in documents}
 

@@ -183,6 +183,9 @@ def read(files: Iterable[Path], spec: ArtifactSpec) -> dict[str, pd.DataFrame]:
             _check_same(frame, "data_id", "trained and measured on other texts than", "the folders")
         elif "calib_id" in frame:
             _check_same(frame, "calib_id", "its layers were analysed on other texts than those of", "analysis/")
+            if "items_id" in frame:
+                scored = frame[frame["status"] == "ok"]
+                _check_same(scored, "items_id", "pruned on other items than", "analysis/")
     return frames
 
 

@@ -17,7 +17,7 @@ CATEGORIZED = {task for tasks in CATEGORIES.values() for task in tasks}
 
 @dataclass(frozen=True)
 class Pick:
-    """The runs of one suite that an artifact needs; no designs: all of them.
+    """The runs of one suite that an artifact needs; designs None: all of them.
 
     Without `files` it shows what is planned for them (shape, rate, tokens) and reads no result. `like` names a
     suite: only runs at scales and shapes of its runs are needed. `scored`: only runs that are scored on a task of
@@ -25,7 +25,7 @@ class Pick:
     """
 
     suite: str
-    designs: tuple[str, ...] = ()
+    designs: tuple[str, ...] | None = None
     files: bool = True
     like: str | None = None
     scored: bool = False
@@ -38,7 +38,7 @@ def select(config: Config, picks: list[Pick]) -> list[Run]:
     views = runs.suites(config)
     found: set[Run] = set()
     for pick in picks:
-        named = [run for run in views.get(pick.suite, []) if not pick.designs or run.design in pick.designs]
+        named = [run for run in views.get(pick.suite, []) if pick.designs is None or run.design in pick.designs]
         if pick.like is not None:
             shapes = {run.shape for run in views.get(pick.like, [])}
             named = [run for run in named if run.shape in shapes]

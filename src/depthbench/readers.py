@@ -57,7 +57,7 @@ COLUMNS = {
     ),
     "analysis/block_mix_summary.csv": _analysis(dead_sublayers="Int64", dead_layers="Int64"),
     "analysis/prune.csv": _analysis(
-        **{"skip_mode": "str", "skipped": "Int64", "n_items": "Int64"},
+        **{"skip_mode": "str", "skipped": "Int64", "n_items": "Int64", "items_id": "str"},
         **dict.fromkeys(("drop", "drop_raw", "drop_lo", "drop_hi", "acc_norm_full", "chance"), "float64"),
     ),
     "analysis/logitlens.csv": _analysis(layer="Int64", kl="float64", top1="float64", lo="float64", hi="float64"),

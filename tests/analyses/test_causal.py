@@ -134,3 +134,14 @@ def test_few_documents_have_no_interval():
     found = causal.compute(Toy([[1.0]], [scale(1.0)] * 3), [batch([[0, 0]] * 4)])
     assert found.score.notna().all()
     assert found[["lo", "hi"]].isna().all(axis=None)
+
+
+def test_a_skipped_run_that_overflows_scores_inf():
+    """As a swapped loss that is not finite does; dropped as undefined, the worst case would count as none."""
+
+    def overflow(h):
+        return torch.where(h > 1.5, 1.0, torch.inf)
+
+    row = causal.compute(Toy([[1.0, 1.0]] * 3, [add(1.0, 1.0), overflow]), [batch([[0, 1], [1, 2]] * 3)]).iloc[0]
+    assert (row["score"], row["lo"], row["hi"]) == (math.inf, math.inf, math.inf)
+    assert not row["undefined"]

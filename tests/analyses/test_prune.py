@@ -137,6 +137,7 @@ def test_blocks_that_do_nothing_are_not_missed(tokens, asked):
 def rows(skipped, norm, raw, mode="mask"):
     return [
         {"skip_mode": mode, "skipped": skipped, "item_id": f"i{i}", "n_choices": 4, "credit": b, "credit_norm": a}
+        | {"items_id": "of all"}
         for i, (a, b) in enumerate(zip(norm, raw, strict=True))
     ]
 

@@ -13,6 +13,7 @@ from toy import Toy, batch, drawn
 from depthbench.analyses import _documents, causal, permutation
 from depthbench.analyses._baseline import Baseline
 from depthbench.designs import DESIGNS
+from depthbench.model import ModelConfig, build_model
 
 CHANGES = [(design, {}) for design in DESIGNS] + [
     ("attnres_block", {"n_layers": 6, "attnres_block_size": b})
@@ -104,19 +105,15 @@ def test_one_batch_is_in_memory_at_a_time_and_the_model_stays_as_it_is(module, d
     assert [block.index for block in model.blocks] == [0, 1, 2]
 
 
-def test_states_of_bfloat16_passes_are_compared_in_float32():
-    model, part = generic(config("preln"), torch.float32), drawn(3)
+@pytest.mark.parametrize("design", ["preln", "hc", "deepnorm"])
+def test_rounding_of_bfloat16_passes_is_no_update(design):
+    """A stream in bfloat16 would give a deep model of small updates several times the score."""
+    cfg = ModelConfig(design, d_model=32, n_layers=16, n_heads=2, vocab_size=23)
+    model, part = build_model(cfg).eval(), drawn(3)
     with torch.no_grad():
-        base = Baseline(model, part, "bfloat16")
-        with torch.autocast("cpu", torch.bfloat16):
-            changed = model.apply_block(2, base.states[1])
-        h = [state.h for state in (*base.states, changed)]
-        assert {x.dtype for x in h} == {torch.bfloat16}
-        h = [x.double() for x in h]
-        u, v = h[3] - h[2], h[4] - h[1]
-        expected = ((u - v).norm(dim=-1) / u.norm(dim=-1)).sum(1)
-        found = causal.measure(base).query("skipped == 1").ratio_sum
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+        scores = [causal.table(causal.measure(Baseline(model, part, c)), 1).score for c in ("float32", "bfloat16")]
+        assert all(x.dtype == torch.float32 for x in Baseline(model, part, "bfloat16").depth_states)
+    np.testing.assert_allclose(scores[1].mean(), scores[0].mean(), rtol=0.1)
 
 
 @pytest.mark.parametrize("design", DESIGNS)

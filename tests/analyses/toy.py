@@ -15,11 +15,13 @@ class Toy:
         self.embedding = torch.tensor(embedding)  # (V, d)
         self.updates = updates
         self.cfg = SimpleNamespace(n_layers=len(updates), vocab_size=len(embedding))
-        self.residual = SimpleNamespace(skip_modes=("mask",), finish=lambda state, position, model: state)
+        self.residual = SimpleNamespace(
+            skip_modes=("mask",), start=lambda x0, model: x0, finish=lambda state, position, model: state
+        )
         head = torch.zeros(len(embedding), self.embedding.shape[1]) if head is None else torch.tensor(head)
         self.lm_head = lambda x: x @ head.T
 
-    def start(self, tokens):
+    def embed(self, tokens):
         return self.embedding[tokens]
 
     def apply_block(self, position, state, params_of=None):

@@ -37,6 +37,15 @@ def batches(calibration: Calibration, device: torch.device) -> Iterator[Batch]:
         yield Batch(tokens, calibration.doc_keys[part], calibration.origins[part])
 
 
+def start(model: Model, tokens: Tensor) -> Any:
+    """Return the state in front of block 0, float32 at least also where branches compute in bfloat16.
+
+    In bfloat16 a deep stream rounds away as much as a block adds, and differences of its states would be that.
+    """
+    x0 = model.embed(tokens)
+    return model.residual.start(x0.to(torch.promote_types(x0.dtype, torch.float32)), model)
+
+
 class Baseline:
     """The intact model on one batch; what is measured of it is float32.
 
@@ -51,7 +60,7 @@ class Baseline:
     def __init__(self, model: Model, batch: Batch, compute: str = "float32"):
         self.model, self.batch, self.compute = model, batch, compute
         with self.forward():
-            self.states = [model.start(batch.tokens)]
+            self.states = [start(model, batch.tokens)]
             for position in range(model.cfg.n_layers):
                 self.states.append(model.apply_block(position, self.states[-1]))
 
@@ -70,13 +79,10 @@ class Baseline:
         return [self.represent(position, state) for position, state in enumerate(self.states)]
 
     def document_nll(self, state: Any) -> Tensor:
-        """Return the mean next-token nll of each row of a state behind the last block [nats], float64.
-
-        A state may hold the batch several times over: (n B) rows give (n B) losses, in the order of the rows.
-        """
+        """Return the mean next-token nll of each document, given a state behind the last block [nats], float64 (B,)."""
         with self.forward():
             features = self.model.residual.finish(state, self.model.cfg.n_layers, self.model)[:, :-1]
-        targets = self.batch.tokens[:, 1:].repeat(len(features) // len(self.batch.tokens), 1)
+        targets = self.batch.tokens[:, 1:]
         size = max(1, LOGITS_PER_CHUNK // self.model.cfg.vocab_size)
         parts = []
         for x, y in zip(features.flatten(0, 1).split(size), targets.flatten().split(size), strict=True):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from depthbench.analyses._baseline import start
 from depthbench.device import compute_type
 from depthbench.model.backbone import Model
 
@@ -38,7 +39,7 @@ def sites(model: Model, tokens: Tensor, compute: str = "float32") -> Iterator[Si
     """Yield all sub-layers and the readout of a model that reads `tokens` (B, T)."""
     residual = model.residual
     with compute_type(compute, tokens.device):
-        state = model.start(tokens)
+        state = start(model, tokens)
     for k in range(2 * model.cfg.n_layers):
         block = model.blocks[k // 2]
         with compute_type(compute, tokens.device):

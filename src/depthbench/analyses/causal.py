@@ -5,8 +5,9 @@
     C(s, l) = mean of r over these tokens of all documents
 
 `score_rom` is the ratio of the means, sum |u_l - v_l| / sum |u_l|. Late pairs above 0.45 count as used (`_pairs`).
-The score tells that block l reads what block s changed, not that the model needs it. It also rises with a mere change
-of scale or direction of the state, which designs with norms in the stream bring about.
+A token whose r is not finite counts as inf. The score tells that block l reads what block s changed, not that the model
+needs it. It also rises with a mere change of scale or direction of the state, which designs with norms in the stream
+bring about.
 
 Leaving out block s changes nothing in front of it: L + L (L - 1) / 2 block evaluations.
 """
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.linalg import vector_norm
 
@@ -59,26 +61,22 @@ def table(documents: pd.DataFrame, resamples: int) -> pd.DataFrame:
     """Return the score of each mode, skipped block and later layer."""
     sums = _documents.gather(documents, CELLS, SUMS)
     n = sums.values["n"].sum(1)
-    score = sums.ratio("ratio_sum", "n")
     return sums.cells.assign(
-        score=score,
+        score=sums.ratio("ratio_sum", "n"),
         score_rom=sums.ratio("num", "den"),
         score_max=np.where(n > 0, sums.values["ratio_max"].max(1, initial=0.0), np.nan),
         num_mean=sums.ratio("num", "n"),
         den_mean=sums.ratio("den", "n"),
         n_floor=sums.values["n_floor"].sum(1),
-        **sums.interval("ratio_sum", "n", resamples),
-        undefined=np.isnan(score),
+        **_pairs.interval(_resampled(sums, resamples)),
+        undefined=n == 0,
     )
 
 
 def summary(documents: pd.DataFrame, resamples: int) -> pd.DataFrame:
     """Return the share of late pairs above each threshold, for every mode; without pairs, for the mode of all."""
     sums = _documents.gather(documents, CELLS, SUMS)
-    score = sums.ratio("ratio_sum", "n")
-    drawn, counted = (stats.resampled_sums(sums.values[name], sums.origins, resamples) for name in ("ratio_sum", "n"))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        resampled = drawn / counted
+    score, resampled = sums.ratio("ratio_sum", "n"), _resampled(sums, resamples)
     modes, late = sums.cells["skip_mode"], _pairs.late(sums.cells["skipped"], sums.cells["layer"])
     curves = []
     for mode in modes.unique() if len(modes) else ["mask"]:
@@ -86,6 +84,17 @@ def summary(documents: pd.DataFrame, resamples: int) -> pd.DataFrame:
         curves.append(_pairs.curve(score[chosen], resampled[:, chosen], PAPER))
         curves[-1].insert(0, "skip_mode", mode)
     return pd.concat(curves, ignore_index=True)
+
+
+def _resampled(sums: _documents.Sums, resamples: int) -> NDArray:
+    """Return the score of each cell for resampled documents, (resamples, cells)."""
+    ratio_sum = sums.values["ratio_sum"]
+    finite = np.isfinite(ratio_sum)
+    # inf times the zero draws of its document would be nan: such documents are counted apart
+    parts = (np.where(finite, ratio_sum, 0), sums.values["n"], ~finite)
+    drawn, counted, lost = (stats.resampled_sums(part, sums.origins, resamples) for part in parts)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(lost > 0, np.inf, drawn / counted)
 
 
 def _updates(base: Baseline, mode: str, skipped: int) -> Iterator[tuple[int, Tensor]]:
@@ -105,6 +114,6 @@ def _updates(base: Baseline, mode: str, skipped: int) -> Iterator[tuple[int, Ten
 def _sums(num: Tensor, den: Tensor) -> Tensor:
     """Return SUMS over the tokens of |u - v| and |u|, both (layers, B, C): (6, layers, B) in float64."""
     counted = den > FLOOR
-    ratio = torch.where(counted, num / den, 0)
+    ratio = torch.where(counted, num / den, 0).nan_to_num(torch.inf, torch.inf)
     sums = (counted, ratio, num * counted, den * counted, ~counted)
     return torch.stack([*(x.double().sum(-1) for x in sums), ratio.amax(-1).double()])

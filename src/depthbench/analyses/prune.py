@@ -17,15 +17,15 @@ import pandas as pd
 import torch
 from tokenizers import Tokenizer
 
-from depthbench import stats
+from depthbench import progress, stats
 from depthbench.device import compute_type
 from depthbench.evaluate import tasks
-from depthbench.evaluate.requests import Question
+from depthbench.evaluate.requests import Question, items_id
 from depthbench.evaluate.scoring import batches, encode, place, score_features
 from depthbench.model.backbone import Model
 
 INTACT = -1
-ITEMS = ["skip_mode", "skipped", "item_id", "n_choices", "credit", "credit_norm"]
+ITEMS = ["skip_mode", "skipped", "item_id", "n_choices", "credit", "credit_norm", "items_id"]
 
 
 def compute(
@@ -56,7 +56,8 @@ def items(
     pairs = [encode(tokenizer, q.context, text, sequence_length) for q in asked for text in q.continuations]
     cases = [("", INTACT), *((mode, s) for mode in model.residual.skip_modes for s in range(model.cfg.n_layers))]
     nll = {case: np.zeros(len(pairs)) for case in cases}
-    for groups in batches(pairs):
+    parts = list(batches(pairs))
+    for groups in progress.track(parts, "pruning batch", len(parts)):
         batch = place(pairs, groups, model.embed.weight.device)
         with compute_type(compute, batch.tokens.device):
             # The intact model runs as in `scoring.score`, so that its accuracy is that of `evaluate` to the bit.
@@ -70,7 +71,7 @@ def items(
             own = np.array([next(values) for _ in question.continuations])
             chosen = tasks.choose(own, question.gold, question.n_chars)
             rows.append({"skip_mode": mode, "skipped": skipped, "item_id": question.item_id} | chosen)
-    return pd.DataFrame(rows, columns=ITEMS)
+    return pd.DataFrame(rows, columns=ITEMS[:-1]).assign(items_id=items_id(asked))
 
 
 def table(items: pd.DataFrame, resamples: int) -> pd.DataFrame:
@@ -89,6 +90,7 @@ def table(items: pd.DataFrame, resamples: int) -> pd.DataFrame:
         acc_norm_full=intact["credit_norm"].mean(),
         chance=(1 / intact["n_choices"]).mean(),
         n_items=len(intact),
+        items_id=intact["items_id"].max(),
     )
 
 

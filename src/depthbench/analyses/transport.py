@@ -16,6 +16,7 @@ themselves may differ. Other designs have no rows.
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -58,6 +59,7 @@ def table(documents: pd.DataFrame, resamples: int) -> pd.DataFrame:
         columns |= {name: sums.ratio(name, f"has_{name}"), f"{name}_lo": bounds["lo"], f"{name}_hi": bounds["hi"]}
     return sums.cells.assign(
         **columns,
+        **{f"sigma_{i}": np.nan for i in range(1, 5) if f"sigma_{i}" not in columns},  # of fewer streams
         n_docs=sums.values["has_effective_rank"].sum(1),
         n_nan=sums.values["n_nan"].sum(1),
         **{name: sums.values[name].max(1, initial=0) for name in ERRORS},

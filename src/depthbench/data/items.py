@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from depthbench.data import task_hub
 from depthbench.data.archives import OLMO, fields_of, read_json_lines
 from depthbench.errors import UserError
 
@@ -52,13 +51,19 @@ def raw_items(task: str, path: str | None = None) -> list[Item]:
     """
     if path is None and task in TASKS:
         return _checked(task, _archived(task))
+    from depthbench.data import task_hub  # loads huggingface_hub: a quarter of a second of every job
+
     path = path or task_hub.gpqa_hub()
     return _checked(task, [{"item_id": item_id, **item} for item_id, item in task_hub.rows_of(task, path)])
 
 
 def split(task: str, path: str | None = None) -> str:
     """Return the split that the items of a task are from."""
-    return "validation" if task == "sciq" and path is None else task_hub.HUB[task].split
+    if path is None and task in TASKS:
+        return "validation" if task == "sciq" else "test"
+    from depthbench.data import task_hub
+
+    return task_hub.HUB[task].split
 
 
 def _archived(task: str) -> list[Item]:

@@ -20,6 +20,7 @@ WORDS = {
     "not_requested": "not analysed",
     "not_applicable": "does not\napply",
     "too_shallow": "too shallow",
+    "undefined": "undefined",
     "none": "no such run",
 }
 TITLES = {
@@ -28,6 +29,7 @@ TITLES = {
     "not_requested": "Not analysed, since the study asks for no analysis of it",
     "not_applicable": "The measure does not apply",
     "too_shallow": "Too shallow, without a pair of layers to compare",
+    "undefined": "No late pair has a score",
     "approximate": "Approximate, without gains and centring",
 }
 RUN = ["design", "label", "scale", "n_layers", "d_model", "aspect_ratio", "lr", "seed", "status", "run_id"]

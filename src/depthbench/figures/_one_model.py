@@ -32,7 +32,7 @@ def of_one(frames: Mapping[str, pd.DataFrame], folder: Path) -> list[str]:
         return []
     spec = spec_of(measured)
     [path] = spec.runs
-    given = {name: rows.assign(run_id=run_id(spec, path)) for name, rows in measured.items()}
+    given = {name: typed(name, rows).assign(run_id=run_id(spec, path)) for name, rows in measured.items()}
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     for figure in FIGURES:
@@ -69,7 +69,12 @@ def spec_of(measured: Mapping[str, pd.DataFrame]) -> ArtifactSpec:
     )
 
 
+def typed(name: str, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a table as figures read it from its file: without the keys of its run, which they take from its path."""
+    types = COLUMNS[f"analysis/{name}.csv"]
+    return rows[list(types)].astype(types)
+
+
 def empty(name: str) -> pd.DataFrame:
     """Return a table without rows."""
-    types = COLUMNS[f"analysis/{name}.csv"]
-    return pd.DataFrame(columns=list(types)).astype(types)
+    return typed(name, pd.DataFrame(columns=list(COLUMNS[f"analysis/{name}.csv"])))

@@ -10,10 +10,10 @@ import plotnine as p9
 
 from depthbench.artifacts import ArtifactSpec
 from depthbench.figures import _layers, _maps, _theme
+from depthbench.runs import NOT_COMPARED
 
 FILES = ("analysis/angular.csv",)
 COLUMNS = ["block", "panel", *_layers.RUN, "layer", "n", "distance", "lo", "hi"]
-LEFT_OUT = "deepnorm"  # of the comparison at one rate
 
 
 def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot, pd.DataFrame]:
@@ -22,7 +22,7 @@ def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot
     main = _layers.in_suite(table, "main")
     own = main[main["n_layers"].isin(spec.depths.three)]
     one = _layers.at_one(table, spec)
-    one = one[one["design"].isin(main["design"]) & (one["design"] != LEFT_OUT)]
+    one = one[one["design"].isin(main["design"]) & (one["design"] != NOT_COMPARED)]
     same = one[one["lr"] == spec.common_lr]
     same = same.assign(block="a", panel=_layers.labels(same) + " " + _theme.rate_label(spec.common_lr))
     several = same.groupby("panel")["run_id"].nunique().gt(1).any()
@@ -53,7 +53,7 @@ def lettered(block: pd.DataFrame, letter: str) -> pd.DataFrame:
 
 def untrained(main: pd.DataFrame, same: pd.DataFrame, spec: ArtifactSpec) -> str:
     """Return a sentence that names the designs that have no run at the common rate."""
-    names = main["label"][~main["design"].isin([*same["design"], LEFT_OUT])].unique()
+    names = main["label"][~main["design"].isin([*same["design"], NOT_COMPARED])].unique()
     return (
         f"Not trained at {_theme.rate_label(spec.common_lr)}: {', '.join(names)}." if len(names) and len(same) else ""
     )

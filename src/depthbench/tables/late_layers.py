@@ -46,13 +46,14 @@ def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
 
 
 def curves(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Return the shares over thresholds by measure; one whose model is too shallow for a late pair says so."""
+    """Return the shares over thresholds by measure; where no late pair has a score the status says so."""
     found = {}
     for measure in ("causal", "permutation"):
         rows = frames[f"{measure}_summary"]
         rows = rows if "skip_mode" in rows else rows.assign(skip_mode="")
-        shallow = rows["status"].eq("ok") & rows["fraction"].isna()
-        found[measure] = rows.assign(status=rows["status"].mask(shallow, "too_shallow"))
+        found[measure] = rows.assign(
+            status=rows["status"].mask(rows["reason"].isin(["too_shallow", "undefined"]), rows["reason"])
+        )
     return found
 
 

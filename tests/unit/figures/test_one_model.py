@@ -11,7 +11,8 @@ def test_one_model_has_its_own_figures(tmp_path):
     for name in ("angular", "causal", "block_mix", "block_mix_summary", "logitlens", "transport"):
         types, none = COLUMNS[f"analysis/{name}.csv"], isinstance(rows[name], str)
         made = pd.DataFrame([{}] if none else rows[name], columns=list(types))
-        frames[name] = made.assign(run_id="imported/model", status=rows[name] if none else "ok").astype(types)
+        made = made.assign(run_id="imported/model", status=rows[name] if none else "ok").astype(types)
+        frames[name] = made.assign(design="attnres_block", n_layers=4, d_model=8, seed=0)  # as `analyze` returns them
     drawn = figures.of_one(frames, tmp_path / "figures")
     assert drawn == ["angular_distance", "causal_maps", "block_mixing"]
     names = sorted(file.name for file in (tmp_path / "figures").iterdir())
