@@ -72,7 +72,11 @@ acceptance: $(READY) ## what must hold after `make demo`, the commands of README
 	python -m pytest tests/acceptance
 
 bench: $(READY) ## ratios of this CPU: designs beside Pre-LN, our paths beside others; appends to kernels/benchmarks/results.csv
-	{ python -m depthbench bench train --study tiny --shape 16,28 && python -m depthbench bench cpu; } | python kernels/benchmarks/append.py
+	rm -f $(VENV)/bench.jsonl
+	python -m depthbench bench train --study tiny --shape 16,28 --out $(VENV)/bench.jsonl
+	python -m depthbench bench cpu --out $(VENV)/bench.jsonl
+	python kernels/benchmarks/analyses.py >> $(VENV)/bench.jsonl
+	python kernels/benchmarks/append.py < $(VENV)/bench.jsonl
 
 clean: ## remove what STUDY (tiny) has made; prepared data, other studies and the environment stay
 	rm -rf results/$(STUDY)

@@ -31,7 +31,7 @@ stage ceilings 30 ceilings.jsonl python -m depthbench bench kernels --only ceili
 # Before any speed. Without a pass, and without a test that ran, training and prefill take the path without kernels.
 stage correctness 60 correctness.xml python -m pytest -m gpu -q -p no:cacheprovider --junitxml "$OUT/correctness.xml" ${TESTS:-tests/kernels}
 kernels=auto
-if [ "$ran" != 0 ]; then kernels=eager; fi
+if [ "$ran" != 0 ] || ! grep -q "passed" "$OUT/correctness.log"; then kernels=eager; fi
 echo "$kernels" > "$OUT/kernels.txt"
 stage kernels 100 kernels.jsonl python -m depthbench bench kernels --rounds 7 --out "$OUT/kernels.jsonl" \
     --only "${OPERATIONS:-mixing,hc_boundary,mhc_boundary,add_norm pre,add_norm sandwich,add_norm keel,add_norm post,depth_mix}"

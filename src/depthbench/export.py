@@ -16,8 +16,6 @@ from depthbench.data.loader import manifest
 from depthbench.errors import UserError
 from depthbench.model.config import ModelConfig
 
-FILES = ("model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md", "config.json")
-
 
 def export(folder: Path, out: Path, data: Path | None = None) -> str:
     """Write the run in `folder` into the folder `out`; return in words what it is.
@@ -50,6 +48,8 @@ def export(folder: Path, out: Path, data: Path | None = None) -> str:
 
 
 def _check(folder: Path, out: Path, record: dict[str, Any]) -> None:
+    if not (folder / "run.json").exists():
+        raise UserError("E-RUN", f"{folder}: is exported already; name the folder of a run")
     if record["status"] == "diverged":
         raise UserError("E-RUN", f"{folder}: diverged at step {record['step']}; export a run that did not")
     if (out / "run.json").exists():

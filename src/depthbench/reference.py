@@ -155,7 +155,6 @@ KINDS = {
     "claims.csv": Kind(Claim, ("id",), *_OURS),
     "compare.csv": Kind(Compared, ("label", *SHAPE), "E-COMPARE", "mend it, or take compare out of the study"),
 }
-FILES = tuple(name for name in KINDS if name != "compare.csv")  # of workflow/reference
 COLUMNS = {
     "paper_reported.csv": dict.fromkeys(("artifact", "design", "suite", "scale", "metric", "unit", "source"), "str")
     | {"n_layers": "Int64", "d_model": "Int64", "value": "float64"},

@@ -47,7 +47,7 @@ def _one(config: Config, run: Run, folder: Path) -> Status:
     if who := lock.holder(folder):
         return Status(run, "running", step, steps, holder=who)
     if record:
-        return Status(run, "stale", record["step"], steps)
+        return Status(run, "stale", record["step"] or 0, steps)
     return Status(run, "stopped" if step else "missing", step, steps)
 
 

@@ -51,9 +51,3 @@ def times_of_preln(design, threads, rounds, **shape):
 def test_mhc_takes_at_most_two_and_a_half_times_as_long_as_preln(threads):
     """The design with the most small operations, at the demo's deepest shape."""
     assert times_of_preln("mhc", threads, 20, n_layers=16, d_model=28, n_heads=2) < 2.5
-
-
-@pytest.mark.perf
-@pytest.mark.parametrize(("n_layers", "d_model", "times"), [(24, 128, 2.2), (70, 64, 3.0)])
-def test_full_attnres_beside_preln(n_layers, d_model, times):
-    assert times_of_preln("attnres_full", 2, 8, n_layers=n_layers, d_model=d_model, n_heads=4) <= times

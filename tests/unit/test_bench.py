@@ -268,3 +268,5 @@ def test_the_ratios_of_this_cpu_are_within_their_gates(monkeypatch):
     beyond = [(line["case"], line["ratio"], line["gate"]) for line in found if line["ratio"] > line["gate"]]
     assert not beyond
     assert len(found) >= 6, found
+    if noisy := [line["case"] for line in found if line.get("noisy")]:
+        pytest.skip(f"within their gates, but noisy, so no proof: {', '.join(noisy)}")

@@ -17,6 +17,7 @@ MAPS = ["figures/_layers", "figures/_aspect", "figures/_maps"]
 CURVES = [*MAPS, "figures/_curves"]
 SHARED = {
     "validation_loss": ["figures/_aspect", "reference"],
+    "industry_shapes": ["reference", "tables/losses", "tables/_measured"],
     "scale_ladder": ["figures/_aspect", "figures/validation_loss"],
     "domain_nll": ["figures/_aspect", "tables/_tasks", "reference"],
     "angular_distance": MAPS,

@@ -12,8 +12,14 @@ READS = {
     ],
     "losses": ["src/depthbench/tables/_tasks.py", "src/depthbench/reference.py"],
     "claims": [
-        f"src/depthbench/tables/_claim_{topic}.py"
-        for topic in ("runs", "losses", "layers", "costs")
+        "src/depthbench/reference.py",
+        *(
+            f"src/depthbench/tables/{name}.py"
+            for name in (
+                *("_claim_runs", "_claim_losses", "_claim_layers", "_claim_costs"),
+                *("depth_trend", "_measured"),
+            )
+        ),
     ],
 }
 
