@@ -1,4 +1,4 @@
-"""The Triton kernels on a GPU, outputs and gradients, against the reference in float32. Not run yet: none was at hand."""
+"""The Triton kernels on a GPU, outputs and gradients, against the reference in float32. Not run yet: no GPU was there."""
 
 import pytest
 import torch
