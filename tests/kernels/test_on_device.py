@@ -1,4 +1,4 @@
-"""The Triton kernels on a GPU, outputs and gradients, against the reference in float32. Not run yet: no GPU was there."""
+"""The Triton kernels on a GPU, outputs and gradients, against the float32 reference. Not run yet: no GPU was there."""
 
 import pytest
 import torch
