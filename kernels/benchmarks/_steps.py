@@ -68,7 +68,7 @@ def record(
         "case": f"{what} {case}",
         "baseline": baseline,
         **shape,
-        "batch": BATCH,
+        "batch": shape.get("batch", BATCH),
         "tokens": TOKENS,
         "median_s": f"{statistics.median(seconds[case]):.5f}",
         "baseline_median_s": f"{statistics.median(seconds[baseline]):.5f}",

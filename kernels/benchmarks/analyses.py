@@ -19,6 +19,7 @@ from depthbench.model import ModelConfig, build_model
 SHAPE = {"n_layers": 32, "d_model": 28, "n_heads": 2, "vocab_size": 512}
 CASES = [(causal, "preln"), (causal, "hc"), (permutation, "preln")]
 WHOLE = "whole runs"
+BATCH = 2  # documents: whole runs of every exchange take minutes of more
 
 
 def cases(module: ModuleType, design: str, tokens: Tensor) -> dict[str, Callable[[], object]]:
@@ -42,8 +43,8 @@ def main() -> None:
     torch.set_num_threads(_steps.THREADS)
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     for module, design in CASES:
-        seconds = _steps.interleaved(cases(module, design, _steps.batch(SHAPE["vocab_size"])), rounds)
-        _steps.record(design, WHOLE, SHAPE, seconds, what=module.__name__.rpartition(".")[2])
+        seconds = _steps.interleaved(cases(module, design, _steps.batch(SHAPE["vocab_size"])[:BATCH]), rounds)
+        _steps.record(design, WHOLE, SHAPE | {"batch": BATCH}, seconds, what=module.__name__.rpartition(".")[2])
 
 
 if __name__ == "__main__":
