@@ -3,7 +3,6 @@
 import csv
 import re
 
-
 ARTIFACTS = (
     *("designs", "parameters", "learning_rates", "losses", "run_costs", "depth_trend", "late_layers"),
     *("validation_loss", "angular_distance", "pathways", "logit_lens"),
