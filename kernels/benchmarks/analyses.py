@@ -20,7 +20,7 @@ from depthbench.model import ModelConfig, build_model
 SHAPE = {"n_layers": 32, "d_model": 28, "n_heads": 2, "vocab_size": 512}
 CASES = [(causal, "preln"), (causal, "hc"), (permutation, "preln")]
 WHOLE = "whole runs"
-BATCH, TOKENS = 8, 128
+BATCH, TOKENS = 2, 128  # whole runs of every exchange take minutes of more documents
 
 
 def cases(module: ModuleType, design: str, tokens: Tensor) -> dict[str, Callable[[], object]]:

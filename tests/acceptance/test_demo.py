@@ -89,3 +89,31 @@ def test_runs_say_what_made_them():
     assert len(records) == 46
     assert {record["legs"][-1]["kernels"] for record in records} == {"eager"}
     assert len({record["data_id"] for record in records}) == 1
+
+
+def test_layers_of_every_model_of_the_main_suite_are_analysed(losses):
+    """On trained models: the last lens is the model's own output, and the ways to leave a block out differ."""
+    for row in losses:
+        if "main" not in row["suites"].split(", "):
+            continue
+        folder = ROOT / "results" / row["run_id"] / "analysis"
+        tables = {path.stem: list(csv.DictReader(path.open())) for path in folder.glob("*.csv")}
+        found = {name: table[0]["status"] for name, table in tables.items()}
+        design, n_layers = row["design"], int(row["n_layers"])
+        blocks = design == "attnres_block" and n_layers > 4  # of L = 4 a block is one sub-layer
+        assert found == {
+            **dict.fromkeys(("angular", "causal", "causal_summary", "permutation", "permutation_summary"), "ok"),
+            **dict.fromkeys(("prune", "logitlens"), "ok"),
+            "pathway": "approximate" if design in ("deepnorm", "keel") else "ok",
+            **dict.fromkeys(("block_mix", "block_mix_summary"), "ok" if blocks else "not_applicable"),
+            "transport": "ok" if design in ("hc", "mhc") else "not_applicable",
+        }
+        assert abs(float(tables["logitlens"][-1]["kl"])) <= 1e-5
+        modes = {}
+        for line in tables["causal"]:
+            modes.setdefault(line["skip_mode"], []).append(float(line["score"]))
+        assert len(modes["mask"]) == n_layers * (n_layers - 1) // 2
+        if design.startswith(("attnres", "moda")):
+            assert modes["mask"] != modes["released"]
+        else:
+            assert list(modes) == ["mask"]

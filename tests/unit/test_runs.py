@@ -130,7 +130,7 @@ def test_a_spec_reads_back_and_a_wrong_one_is_told(raw):
     assert not spec.matches({**json.loads(text), "steps": 241})
     assert not spec.matches({"steps": 240})
     with pytest.raises(UserError, match="E-SPEC steps"):
-        specs.RunSpec.read(text.replace('"steps":240', '"steps":0'))
+        specs.RunSpec.read(text.replace('"steps":192', '"steps":0'))
     with pytest.raises(UserError, match="E-SPEC"):
         specs.RunSpec.read("{")
 

@@ -75,7 +75,7 @@ def test_a_table_by_name_needs_what_it_reads_and_no_more(checkout, name, n_runs)
 @pytest.mark.parametrize(
     "values",
     [
-        "scales={t: {steps: 240, lr: {default: 0.010}, grid: [0.0025, 0.005, 0.01, 0.02]}}",
+        "scales={t: {steps: 192, lr: {default: 0.010}, grid: [0.0025, 0.005, 0.01, 0.02]}}",
         'scales={t: {lr: {default: "1e-2"}, grid: ["25e-4", "5E-3", 1.0e-2, ".02"]}}',
         "designs={preln: {lr: 0.002, grid: [0.0005, 1.0e-3, .002, 5E-3]}}",
         "recipes={default: {optimizer: {weight_decay: 1e-1, betas: [0.90, 0.95], eps: 0.00000001}}}",
@@ -103,7 +103,7 @@ def test_command_line_and_file_give_the_same_specs(checkout):
     )
     before = checkout.call("python", "-c", code).stdout
     checkout.edit("config.yaml", "weight_decay: 0.1,", 'weight_decay: "1.0e-1",')
-    checkout.edit("config.yaml", "t: {steps: 240, lr: {default: 1e-2,", 't: {steps: "240", lr: {default: .01,')
+    checkout.edit("config.yaml", "t: {steps: 192, lr: {default: 1e-2,", 't: {steps: "192", lr: {default: .01,')
     assert checkout.call("python", "-c", code).stdout == before != ""
 
 
