@@ -23,6 +23,10 @@ app = typer.Typer(
     help="Does a residual connection turn more layers into more computation?",
 )
 Spec = Annotated[str, typer.Option(help="Resolved slice of the configuration, JSON.")]
+Slice = Annotated[
+    str | None, typer.Option(help="The same as a resolved slice of the configuration, JSON; the workflow's.")
+]
+Data = Annotated[Path | None, typer.Option(help="Prepared data; default: what the run was trained on.")]
 Files = Annotated[list[Path] | None, typer.Argument(help="Files of the runs.")]
 Kernels = Annotated[str, typer.Option(help="auto, reference, eager, triton or liger.")]
 
@@ -162,13 +166,11 @@ def train(
 @app.command()
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    data: Annotated[Path | None, typer.Option(help="Prepared data; default: what the run was trained on.")] = None,
+    data: Data = None,
     tasks: Annotated[
         str | None, typer.Option(help="Tasks to score, e.g. sciq,arc_easy, or all: worded by ./config.yaml.")
     ] = None,
-    spec: Annotated[
-        str | None, typer.Option(help="The same as a resolved slice of the configuration, JSON; the workflow's.")
-    ] = None,
+    spec: Slice = None,
     kernels: Kernels = "auto",
 ) -> None:
     """Measure the held-out loss of one run, and its scores on tasks; writes them into its folder.
@@ -200,11 +202,9 @@ def evaluate(
 @app.command()
 def analyze(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    data: Annotated[Path | None, typer.Option(help="Prepared data; default: what the run was trained on.")] = None,
+    data: Data = None,
     only: Annotated[str, typer.Option(help="Analyses, e.g. causal,logitlens.")] = "all",
-    spec: Annotated[
-        str | None, typer.Option(help="The same as a resolved slice of the configuration, JSON; the workflow's.")
-    ] = None,
+    spec: Slice = None,
     kernels: Kernels = "auto",
 ) -> None:
     """Measure what each layer of a run does: tables, and without --spec figures, in the folder `analysis` of the run.

@@ -1,13 +1,14 @@
 """The layer analyses of one run as a job: which files, what they say of themselves, what stays."""
 
 import math
+import weakref
 
 import pandas as pd
 import pytest
 import torch
 
 from depthbench import loading, runfiles, specs, train
-from depthbench.analyses import angular
+from depthbench.analyses import _baseline, angular
 from depthbench.analyses._baseline import Baseline, batches
 from depthbench.analyze import MODULES, analyze
 from depthbench.data.calibration import calibration
@@ -133,3 +134,18 @@ def test_on_other_texts_nothing_is_written(run, prepared, tmp_path):
     assert not found.written
     assert (found.tables["angular"]["data_id"] == "another").all()
     assert not (run / "analysis").exists()
+
+
+def test_one_pass_is_in_memory_at_a_time(run, monkeypatch):
+    alive, others = [], []
+    original = Baseline.__init__
+
+    def counted(self, *args):
+        others.append(sum(one() is not None for one in alive))
+        alive.append(weakref.ref(self))
+        original(self, *args)
+
+    monkeypatch.setattr(Baseline, "__init__", counted)
+    monkeypatch.setattr(_baseline, "TOKENS_PER_BATCH", 16)
+    analyze(run, spec("angular", "causal", documents=4))
+    assert others == [0, 0, 0, 0]

@@ -2,8 +2,8 @@
 
     D(l, n) = (2 / pi) atan2(|u - v|, |u + v|),  u, v: unit vectors of z_l and z_{l+n}
 
-0: same direction, 0.5: orthogonal, 1: opposite; this is arccos(u v) / pi, exact near 0 too. Mean over the tokens of a
-document, then over documents. Tokens where a state is zero or not finite have no direction: they are counted in
+0: same direction, 0.5: orthogonal, 1: opposite; this is arccos(u v) / pi, right to 1e-8 near 0 too. Mean over tokens
+of a document, then over documents. Tokens where a state is zero or not finite have no direction: they are counted in
 `n_nan`, and a document without any other leaves the mean (`n_docs`). As in DepthBench (arXiv 2609.32534); the measure
 is that of Gromov et al. (arXiv 2403.17887), who take the last token alone.
 
