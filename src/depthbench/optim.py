@@ -1,9 +1,11 @@
 """AdamW with declared decay groups, and the learning-rate schedule."""
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import nn
+from torch.optim.adamw import adamw
 
 from depthbench.schema import Optimizer, Schedule
 
@@ -29,36 +31,65 @@ def decay_groups(model: nn.Module, no_decay: tuple[str, ...]) -> dict[str, list[
     return groups
 
 
-def build(model: nn.Module, no_decay: tuple[str, ...], settings: Optimizer) -> torch.optim.AdamW:
-    """Return AdamW over all parameters; the rate is set before each step."""
-    parameters = dict(model.named_parameters())
-    groups = decay_groups(model, no_decay)
-    return torch.optim.AdamW(
-        [
-            {"params": [parameters[n] for n in groups[key]], "weight_decay": decay}
-            for key, decay in (("decay", settings.weight_decay), ("no_decay", 0.0))
-            if groups[key]
-        ],
-        lr=0.0,
-        betas=settings.betas,
-        eps=settings.eps,
-        fused=True,
-    )
+class AdamW:
+    """AdamW (arXiv 1711.05101) over all parameters of a model, in groups that decay and that do not.
 
+    PyTorch's functional form: `torch.optim.AdamW` imports the compiler, longer than many a small run takes.
+    """
 
-def moments(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, torch.Tensor]:
-    """Return AdamW's state by parameter: `exp_avg.<name>`, `exp_avg_sq.<name>`, `step.<name>`."""
-    return {
-        f"{key}.{name}": value
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state[parameter].items()
-    }
+    def __init__(self, model: nn.Module, no_decay: tuple[str, ...], settings: Optimizer):
+        self.parameters, self.settings = dict(model.named_parameters()), settings
+        groups = decay_groups(model, no_decay)
+        self.groups = [(groups["decay"], settings.weight_decay), (groups["no_decay"], 0.0)]
+        self.state: dict[str, dict[str, torch.Tensor]] = {}  # parameter -> step, exp_avg, exp_avg_sq
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients, or set them to zero where they are."""
+        for parameter in self.parameters.values():
+            if set_to_none:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad.detach_().zero_()
 
-def restore_moments(model: nn.Module, optimizer: torch.optim.AdamW, saved: dict[str, torch.Tensor]) -> None:
-    """Put back what `moments` returned; a run that diverged in its first step has none."""
-    for name, parameter in model.named_parameters():
-        if f"step.{name}" in saved:
-            optimizer.state[parameter] = {
-                key: saved[f"{key}.{name}"].to(parameter.device) for key in ("step", "exp_avg", "exp_avg_sq")
-            }
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        """Take a step at this rate for the parameters that have a gradient."""
+        settings = self.settings
+        for names, decay in self.groups:
+            gradients = {name: g for name in names if (g := self.parameters[name].grad) is not None}
+            if not gradients:
+                continue
+            states = [self.state.get(name) or self._begin(name) for name in gradients]
+            adamw(
+                [self.parameters[name] for name in gradients],
+                list(gradients.values()),
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
+                [],
+                [state["step"] for state in states],
+                fused=True,
+                amsgrad=False,
+                beta1=settings.betas[0],
+                beta2=settings.betas[1],
+                lr=lr,
+                weight_decay=decay,
+                eps=settings.eps,
+                maximize=False,
+            )
+
+    def _begin(self, name: str) -> dict[str, torch.Tensor]:
+        parameter = self.parameters[name]
+        moments = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
+        self.state[name] = {"step": torch.zeros((), device=parameter.device)} | moments
+        return self.state[name]
+
+    def moments(self) -> dict[str, torch.Tensor]:
+        """Return the state by parameter: `step.<name>`, `exp_avg.<name>`, `exp_avg_sq.<name>`."""
+        return {f"{key}.{name}": value for name, state in self.state.items() for key, value in state.items()}
+
+    def restore(self, saved: Mapping[str, torch.Tensor]) -> None:
+        """Put back what `moments` returned; a run that diverged in its first step has none."""
+        for name, parameter in self.parameters.items():
+            if f"step.{name}" in saved:
+                keys = ("step", "exp_avg", "exp_avg_sq")
+                self.state[name] = {key: saved[f"{key}.{name}"].to(parameter.device) for key in keys}

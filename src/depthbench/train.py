@@ -57,7 +57,7 @@ class Training:
         self.model = build_model(ModelConfig.read(spec.model), spec.seed).to(self.device)
         if spec.precision.master == "bfloat16":
             store_bfloat16(self.model)
-        self.optimizer = optim.build(self.model, self.model.residual.no_decay, spec.optimizer)
+        self.optimizer = optim.AdamW(self.model, self.model.residual.no_decay, spec.optimizer)
         self.step = 0
         self.status = "ok"
         self.legs: list[dict[str, Any]] = []
@@ -99,13 +99,12 @@ class Training:
             )
         self.step, self.status, self.legs = record["step"], record["status"], record["legs"]
         self.model.load_state_dict({name: tensors[f"model.{name}"] for name in self.model.state_dict()})
-        optim.restore_moments(self.model, self.optimizer, tensors)
+        self.optimizer.restore(tensors)
 
     def _spread(self) -> None:
         """Give the other ranks what rank 0 has restored; the weights follow when the loss becomes parallel."""
         self.step, self.status, self.legs = ranks.told((self.step, self.status, self.legs))
-        moments = ranks.tell_tensors(optim.moments(self.model, self.optimizer))
-        optim.restore_moments(self.model, self.optimizer, moments)
+        self.optimizer.restore(ranks.tell_tensors(self.optimizer.moments()))
 
     def say(self, text: str) -> None:
         """Print a line, and keep it with those of the other legs."""
@@ -133,7 +132,7 @@ class Training:
             "next_windows": self.windows.ids(self.step, self.spec.batch_sequences, self.spec.seed).tolist(),
         }
         weights = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-        checkpoint.save(self.resume, self.step, weights | optim.moments(self.model, self.optimizer), record)
+        checkpoint.save(self.resume, self.step, weights | self.optimizer.moments(), record)
 
     def advance(self) -> dict[str, Any]:
         """Take one step, or find that it cannot be taken (then `status` is diverged); log and return its metrics."""
@@ -141,15 +140,14 @@ class Training:
         share = ranks.share(spec.batch_sequences)
         loss = self._gradients(torch.from_numpy(self.windows.batch(self.step, spec.batch_sequences, spec.seed, share)))
         # bfloat16 sums would lose most of the norm's digits; float32 gradients are taken as they are
-        gradients = [p.grad.float() for p in self.model.parameters() if p.grad is not None]
+        parameters = self.optimizer.parameters.values()
+        gradients = [p.grad.float() for p in parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         self.step += 1
         rate = optim.learning_rate(self.step, spec.steps, float(spec.lr), spec.schedule)
         if math.isfinite(loss) and math.isfinite(norm):
-            torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), spec.optimizer.clip, norm)
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
-            self.optimizer.step()
+            torch.nn.utils.clip_grads_with_norm_(parameters, spec.optimizer.clip, norm)
+            self.optimizer.step(rate)
         else:  # the weights stay those of the last finite step
             self.status = "diverged"
         tokens = spec.batch_sequences * spec.sequence_length

@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -45,9 +47,7 @@ def test_adamw_step_equals_the_formula_in_its_groups():
     model = Toy()
     settings = Optimizer(betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
     assert optim.decay_groups(model, ("static",)) == {"decay": ["weight"], "no_decay": ["static"]}
-    optimizer = optim.build(model, ("static",), settings)
-    for group in optimizer.param_groups:
-        group["lr"] = 0.01
+    optimizer = optim.AdamW(model, ("static",), settings)
     expected = {"weight": torch.tensor([1.0, -2.0]).double(), "static": torch.tensor([3.0]).double()}
     m = {n: torch.zeros_like(v) for n, v in expected.items()}
     v = {n: torch.zeros_like(x) for n, x in expected.items()}
@@ -60,9 +60,45 @@ def test_adamw_step_equals_the_formula_in_its_groups():
             decay = 0.1 if name == "weight" else 0.0
             expected[name] = expected[name] * (1 - 0.01 * decay)
             expected[name] -= 0.01 * (m[name] / (1 - 0.9**t)) / ((v[name] / (1 - 0.95**t)).sqrt() + 1e-8)
-        optimizer.step()
+        optimizer.step(0.01)
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.double(), expected[name], rtol=1e-6, atol=0)
-    saved = optim.moments(model, optimizer)
+    saved = optimizer.moments()
     torch.testing.assert_close(saved["exp_avg.weight"].double(), m["weight"], rtol=1e-6, atol=0)
     torch.testing.assert_close(saved["exp_avg_sq.static"].double(), v["static"], rtol=1e-6, atol=0)
+
+
+def test_steps_are_those_of_pytorchs_own_class_to_the_bit():
+    """Also across a restore, and where a parameter has no gradient."""
+    settings = Optimizer(betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
+    model, theirs = Toy(), Toy()
+    groups = [{"params": [theirs.weight]}, {"params": [theirs.static], "weight_decay": 0.0}]
+    public = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True)
+    optimizer = optim.AdamW(model, ("static",), settings)
+    for t in range(1, 5):
+        for toy in (model, theirs):
+            toy.weight.grad = torch.tensor([0.3, -0.7]) * t
+            toy.static.grad = torch.tensor([0.01 * t]) if t != 2 else None
+        for group in public.param_groups:
+            group["lr"] = 0.01 / t
+        public.step()
+        optimizer.step(0.01 / t)
+        again = optim.AdamW(model, ("static",), settings)
+        again.restore({name: value.clone() for name, value in optimizer.moments().items()})
+        optimizer = again
+    assert torch.equal(model.weight, theirs.weight)
+    assert torch.equal(model.static, theirs.static)
+    saved = optimizer.moments()
+    for name, parameter in theirs.named_parameters():
+        for key, value in public.state[parameter].items():
+            assert torch.equal(saved[f"{key}.{name}"], value)
+
+
+def test_training_does_not_import_the_compiler():
+    code = (
+        "import sys, torch\nfrom depthbench import optim, train\nfrom depthbench.bench.train import SETTINGS\n"
+        "model = torch.nn.Linear(2, 1)\noptimizer = optim.AdamW(model, (), SETTINGS)\n"
+        "model(torch.ones(1, 2)).sum().backward()\ntorch.nn.utils.get_total_norm([model.weight.grad])\n"
+        "optimizer.step(0.1)\noptimizer.zero_grad()\nassert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

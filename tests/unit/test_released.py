@@ -38,13 +38,12 @@ def test_a_gain_of_one_moves_down_only_and_only_from_2e_3_on(rate):
     model = build_model(ModelConfig("preln", **SHAPE))
     store_bfloat16(model)
     settings = Optimizer(betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
-    optimizer = optim.build(model, (), settings)
-    optimizer.param_groups[0]["lr"] = rate
+    optimizer = optim.AdamW(model, (), settings)
     sign = torch.where(torch.arange(16) % 2 == 0, 1.0, -1.0).bfloat16()
     model.norm.weight.grad = sign
     model.lm_head.weight.grad = torch.zeros_like(model.lm_head.weight)
     before = model.lm_head.weight.detach().clone()
-    optimizer.step()  # AdamW's first step is the rate times the gradient's sign
+    optimizer.step(rate)  # AdamW's first step is the rate times the gradient's sign
     down = 1 - 2**-8 if rate == 2e-3 else 1.0
     assert model.norm.weight.tolist() == [down, 1.0] * 8
     assert torch.equal(model.lm_head.weight, before)  # a decay of 2e-4 rounds back

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from depthbench import checkpoint, loading, optim, train
+from depthbench import checkpoint, loading, train
 from depthbench.data.loader import Windows
 from depthbench.model import ModelConfig, build_model
 
@@ -128,7 +128,7 @@ def test_moments_come_back_to_the_bit(prepared, tmp_path):
         run.advance()
     run.save()
     again = start(prepared, tmp_path)
-    first, second = (optim.moments(r.model, r.optimizer) for r in (run, again))
+    first, second = (r.optimizer.moments() for r in (run, again))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
 

@@ -13,6 +13,7 @@ nothing around the sum, all weights are 1. Norms around the sum count without ga
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -121,5 +122,5 @@ def _followed(found: Iterator[Site]) -> Iterator[tuple[Site, Tensor]]:
         yield site, made_of
         if site.written is not None:
             old, new = site.written.carry.mT @ made_of, site.written.write[..., None]
-            shape = torch.broadcast_shapes(old.shape[:-1], new.shape[:-1])
+            shape = np.broadcast_shapes(old.shape[:-1], new.shape[:-1])
             made_of = torch.cat([old.expand(*shape, -1), new.expand(*shape, -1)], -1)

@@ -36,14 +36,14 @@ def training_step(
     """Return a function that takes one training step on (B, T) tokens, on their device."""
     model = drawn(cfg, tokens.device, bfloat16=precision.master == "bfloat16")
     loss = train.Loss(model, precision.compute)
-    optimizer = optim.build(model, model.residual.no_decay, settings)
+    optimizer = optim.AdamW(model, model.residual.no_decay, settings)
     predictions = tokens.shape[0] * (tokens.shape[1] - 1)
 
     def step() -> None:
         optimizer.zero_grad()
         (loss(tokens) / predictions).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
-        optimizer.step()
+        optimizer.step(lr=0.0)
 
     return step
 
