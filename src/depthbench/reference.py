@@ -38,6 +38,7 @@ METRICS = (
     *("throughput", "throughput_packed_cache", "peak_memory_saved_vs_packed_cache"),
 )
 NOTE = "Hollow: published values (arXiv 2609.32534), its text before the authors' project page, read off their figures."
+PAPER = "published (arXiv 2609.32534)"
 SHAPE = ["n_layers", "d_model"]
 
 
@@ -242,13 +243,9 @@ def beside(rows: pd.DataFrame, frames: dict[str, pd.DataFrame], metric: str, sui
     return [float(values.get(key, float("nan"))) for key in rows[keys].itertuples(index=False, name=None)]
 
 
-def hollow(rows: pd.DataFrame, column: str = "loss") -> pd.DataFrame:
-    """Return the rows of an aspect-ratio plot and, as hollow marks, once more those that have a `published` value.
-
-    `column` holds the value of ours, `<column>_lo` and `<column>_hi` its interval.
-    """
-    marks = rows[rows["published"].notna()]
-    marks = marks.assign(status="ok", hollow=True)
-    marks[column] = marks["published"]
-    marks[[f"{column}_lo", f"{column}_hi"]] = float("nan")
-    return pd.concat([rows.assign(hollow=rows.get("hollow", False)), marks], ignore_index=True)
+def marks(rows: pd.DataFrame, kind: Literal["hollow", "ring"] = "hollow") -> pd.DataFrame:
+    """Return the rows of an aspect-ratio plot and, once more as marks, those that have a `published` value."""
+    own = rows.assign(hollow=rows.get("hollow", False), ring=False)
+    found = own[own["published"].notna()]
+    found = found.assign(status="ok", loss=found["published"], loss_lo=float("nan"), loss_hi=float("nan"))
+    return pd.concat([own, found.assign(hollow=kind == "hollow", ring=kind == "ring")], ignore_index=True)

@@ -50,7 +50,7 @@ def changed(raw, path, value):
         ("recipes.tiny.extends", ["default"], ["recipes.tiny.extends", "['default']"]),
         ("recipes.tiny.optimizer", {"betas": [0.9, 1.0]}, ["recipes.tiny.optimizer.betas", "1.0"]),
         ("recipes.tiny.threads", 100_000, ["recipes.tiny.threads", "100000"]),
-        ("kernels", "triton", ["kernels", "'triton'"]),
+        ("kernels", "cuda", ["kernels", "'cuda'"]),
         ("scales.t.grid", [], ["scales.t.grid"]),
         ("studies.tiny.suites.main", [], ["studies.tiny.suites.main"]),
         ("studies.tiny.suites.seeds.seeds", [], ["studies.tiny.suites.seeds", "seeds"]),

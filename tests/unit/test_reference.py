@@ -60,7 +60,7 @@ def test_the_text_comes_before_the_project_page_and_suites_are_kept_apart(report
 
 def test_hollow_marks_repeat_the_rows_that_have_a_published_value():
     rows = pd.DataFrame({"loss": [4.0, None], "loss_lo": 3.9, "loss_hi": 4.1, "status": ["ok", "missing"]})
-    found = reference.hollow(rows.assign(published=[None, 4.5]))
+    found = reference.marks(rows.assign(published=[None, 4.5]))
     assert found["hollow"].tolist() == [False, False, True]
     assert found.loc[2, ["loss", "status"]].tolist() == [4.5, "ok"]
     assert found.loc[2, ["loss_lo", "loss_hi"]].isna().all()

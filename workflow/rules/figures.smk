@@ -27,13 +27,13 @@ SHARED = {
     "lr_effect": MAPS,
     "layer_pruning": CURVES,
     "logit_lens": CURVES,
-    "block_mixing": MAPS,
-    "stream_transport": CURVES,
+    "block_mixing": [*MAPS, "reference"],
+    "stream_transport": [*CURVES, "reference"],
     "layer_perturbation": [
-        *(*CURVES, "tables/late_layers"),
+        *(*CURVES, "tables/late_layers", "reference"),
         *("figures/causal_maps", "figures/permutation_maps"),
     ],
-    "prefill_cost": ["figures/_aspect"],
+    "prefill_cost": ["figures/_aspect", "reference"],
 }
 
 # Three designs in the suites whose shapes have one total size; without any, the published models are shown alone.
@@ -95,6 +95,7 @@ FIGURES = {
         [
             *("analysis/causal.csv", "analysis/causal_summary.csv"),
             *("analysis/permutation.csv", "analysis/permutation_summary.csv"),
+            *PUBLISHED,
         ],
         [Pick("main")],
     ),
@@ -125,12 +126,12 @@ FIGURES = {
     ),
     "block_mixing": (
         "Fig. 9: share of the running sum in what each sub-layer of Block AttnRes reads, against earlier blocks and the embedding, at three depths; dashed: borders of blocks; one seed.",
-        ["analysis/block_mix.csv", "analysis/block_mix_summary.csv"],
+        ["analysis/block_mix.csv", "analysis/block_mix_summary.csv", *PUBLISHED],
         [Pick("main", BLOCKS, depths=THREE)],
     ),
     "stream_transport": (
         "Fig. 10: product of the mixing matrices of hyper-connections: effective rank over the aspect ratio (width / depth), and at one depth the mean absolute cosine between its columns and its singular values over the number of sub-layers; one seed. Bars are 95 % intervals over documents.",
-        ["analysis/transport.csv"],
+        ["analysis/transport.csv", *PUBLISHED],
         [Pick("main", STREAMS)],
     ),
     "lr_effect": (
@@ -140,7 +141,7 @@ FIGURES = {
     ),
     "prefill_cost": (
         "Fig. 11: cost of a prefill over the aspect ratio (width / depth): FLOPs of a sequence [GFLOP or TFLOP], logits of the last position only, with the held-out loss [nats/token] beside them, which the paper draws dashed into the same panel; key/value cache of a sequence [MiB]; peak memory [GiB], all positions at once and in chunks; device-hours of the batch [1e-6 h]. FLOPs and cache are closed forms; one seed.",
-        ["prefill.csv", "validation.csv"],
+        ["prefill.csv", "validation.csv", *PUBLISHED],
         [Pick("main", prefill.DESIGNS)],
     ),
 }

@@ -11,6 +11,11 @@ READS = {
         for residual in sorted({d.residual or n for n, d in CONFIG.designs.items()})
     ],
     "losses": ["src/depthbench/tables/_tasks.py", "src/depthbench/reference.py"],
+    "moda_norms": ["src/depthbench/tables/losses.py", "src/depthbench/reference.py"],
+    "learning_rates": [
+        "src/depthbench/tables/lr_audit.py",
+        "src/depthbench/reference.py",
+    ],
     "claims": [
         "src/depthbench/reference.py",
         *(
@@ -61,7 +66,7 @@ TABLES = {
     ),
     "learning_rates": (
         "Table 4: declared learning rate of each design and scale, and the best of the sweep where there is one (one seed); a best rate at the edge of its grid is no optimum.",
-        ["validation.csv"],
+        ["validation.csv", *PUBLISHED],
         [Pick("sweep"), *(Pick(suite, files=False) for suite in STUDY.suites)],
     ),
     "losses": (
@@ -72,7 +77,7 @@ TABLES = {
     ),
     "moda_norms": (
         "Table 5: held-out loss of MoDA with Pre-LN and with Post-LN [nats/token] by learning rate, one seed, with 95 % intervals over documents: evaluation noise, not training noise.",
-        ["validation.csv", "validation_docs.parquet"],
+        ["validation.csv", "validation_docs.parquet", *PUBLISHED],
         [Pick("moda_norms"), Pick("main", ("moda",), like="moda_norms")],
     ),
     "lr_audit": (

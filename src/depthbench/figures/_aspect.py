@@ -40,8 +40,8 @@ def plot(
 
     Args:
         frame: A row per panel and run: panel, design, label, n_layers, d_model, aspect_ratio, status, loss, loss_lo,
-            loss_hi, run_id; where it has `hollow`, such rows are hollow marks without a line beside those of their
-            design. A row without run_id sets no tick.
+            loss_hi, run_id; where it has `hollow` or `ring`, such rows are hollow marks or rings without a line beside
+            those of their design. A row without run_id sets no tick.
         headings: Of the panels, in their order.
         label: Of the vertical axis.
         note: What stands below.
@@ -49,10 +49,10 @@ def plot(
         width: Of the figure or the part of it that they fill [inch].
         alike: Panels that have one vertical scale.
     """
-    frame = frame if "hollow" in frame else frame.assign(hollow=False)
+    frame = frame.assign(**{mark: False for mark in ("hollow", "ring") if mark not in frame})
     solid = [design for design, style in _theme.styles(spec).items() if style.marker in SOLID]
     frame = frame.assign(solid=frame["design"].isin(solid))
-    seen = frame[~frame["hollow"] & frame["run_id"].notna() & (frame["status"] != "missing")]
+    seen = frame[~frame["hollow"] & ~frame["ring"] & frame["run_id"].notna() & (frame["status"] != "missing")]
     frame = frame[frame["panel"].isin(seen["panel"])]
     n_panels, note_height = frame["panel"].nunique(), _theme.LINE * (note.count("\n") + 1)
     if not n_panels:
@@ -75,7 +75,7 @@ def plot(
 
 def layers(frame: pd.DataFrame, width: float) -> list:
     """Return lines, points, intervals, crosses and the axis of the placed runs."""
-    full, diverged = frame[~frame["hollow"]], frame[frame["status"] == "diverged"]
+    full, diverged = frame[~frame["hollow"] & ~frame["ring"]], frame[frame["status"] == "diverged"]
     ok, hollow = full[full["status"] == "ok"], frame[frame["hollow"] & (frame["status"] == "ok")]
     lines = full[full.groupby(["panel", "design"])["x"].transform("nunique") > 1]
     by_tick = frame[frame["run_id"].notna()].groupby("tick")
@@ -95,6 +95,7 @@ def layers(frame: pd.DataFrame, width: float) -> list:
         # A marker without a fill is hollow by a smaller white one.
         p9.geom_point(data=hollow[hollow["solid"]], size=2.6, stroke=0.2, show_legend=False),
         p9.geom_point(data=hollow[hollow["solid"]], size=1.9, stroke=0.2, color="white", show_legend=False),
+        p9.geom_point(data=frame[frame["ring"]], shape="o", size=3.4, stroke=0.5, fill="none", show_legend=False),
         p9.geom_line(data=lines, size=0.6, na_rm=True),  # a run without a loss leaves a gap
         p9.geom_linerange(
             p9.aes(ymin="loss_lo", ymax="loss_hi"), ok, linetype="solid", size=0.4, alpha=0.5, na_rm=True

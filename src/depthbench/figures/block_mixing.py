@@ -1,17 +1,19 @@
 """What the sub-layers of Block AttnRes read (paper Fig. 9): the running sum, or what stands before the block.
 
 Share of the running sum (at a border: of the sum frozen there) in the input of each sub-layer; the grey rest is
-earlier blocks and the embedding. Dashed lines are the borders of blocks.
+earlier blocks and the embedding. Dashed lines are the borders of blocks. A ring is where the paper's dead
+segment ends, where the study shows published values (`reference`).
 """
 
 import pandas as pd
 import plotnine as p9
 
+from depthbench import reference
 from depthbench.artifacts import ArtifactSpec
 from depthbench.figures import _layers, _maps, _theme
 
 FILES = ("analysis/block_mix.csv", "analysis/block_mix_summary.csv")
-COLUMNS = ["panel", *_layers.RUN, "sublayer", "is_border", "n_sources", "alpha", "beta"]
+COLUMNS = ["panel", *_layers.RUN, "sublayer", "is_border", "n_sources", "alpha", "beta", "published"]
 PARTS = {"alpha": "Running sum", "beta": "Earlier blocks and embedding"}
 COLOURS = {"alpha": "#8e6bbf", "beta": "#d4d4d4"}
 HEIGHT = 1.9  # inch, of a panel
@@ -21,8 +23,14 @@ def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot
     """Return the plot and its frame: a row per run and sub-layer, one for a run without values (`status`)."""
     table = _layers.joined(frames["block_mix"], spec)
     table = table[table["n_layers"].isin(spec.depths.three)]
-    frame = table.assign(panel=_layers.labels(table) + " " + _layers.shapes(table))
-    note = _layers.note(spec, frame, "Dashed: borders of blocks.", dead(frame, frames["block_mix_summary"]))
+    frame = table.assign(
+        panel=_layers.labels(table) + " " + _layers.shapes(table),
+        published=reference.beside(table, frames, "dead_segment_layers", "main"),
+    )
+    sentences = ["Dashed: borders of blocks.", dead(frame, frames["block_mix_summary"])]
+    if frame["published"].notna().any():
+        sentences.append(f"Ring: end of the sub-layers without it, {reference.PAPER}.")
+    note = _layers.note(spec, frame, *sentences)
     return plot(frame.dropna(subset=["sublayer"]), note), frame[COLUMNS]
 
 
@@ -52,9 +60,12 @@ def layers(frame: pd.DataFrame) -> list:
     parts["part"] = pd.Categorical(parts["part"], list(PARTS)[::-1])  # the running sum stands below
     borders = frame[frame["is_border"].fillna(False) & (frame["sublayer"] > 0)]
     borders = borders.assign(at=borders["sublayer"] - 0.5)
+    ends = frame.dropna(subset=["published"]).drop_duplicates("panel")
+    ends = ends.assign(at=2 * ends["published"] - 0.5, height=0.5)  # sub-layers count from 0, two a layer
     return [
         p9.geom_col(p9.aes("sublayer", "share", fill="part"), parts, width=1),
         p9.geom_vline(p9.aes(xintercept="at"), borders, linetype="dashed", size=0.4, color=_theme.INK),
+        p9.geom_point(p9.aes("at", "height"), ends, shape="o", size=2.2, stroke=0.6, fill="none", color=_theme.INK),
     ]
 
 

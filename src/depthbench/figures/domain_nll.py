@@ -41,7 +41,7 @@ def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot
     shown = frame.assign(status=frame["status"].where(frame["status"].isin(["ok", "diverged"]), "missing"))
     shown = shown.rename(columns={"nll": "loss", "lo": "loss_lo", "hi": "loss_hi"})
     label = "NLL of right answers [nats/token]"
-    return _aspect.plot(reference.hollow(shown), headings(frame), label, note, spec), frame[COLUMNS]
+    return _aspect.plot(reference.marks(shown), headings(frame), label, note, spec), frame[COLUMNS]
 
 
 def with_published(frame: pd.DataFrame, frames: dict[str, pd.DataFrame]) -> pd.DataFrame:

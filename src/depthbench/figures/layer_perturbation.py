@@ -2,13 +2,15 @@
 
 Panels: the share of late pairs above the paper's threshold over the aspect ratio, (a) of the causal score, (b) of the
 permutation score; (c), (d) the share over all thresholds at one depth; below, maps of the scores of three designs
-at that depth, as in `causal_maps` and `permutation_maps`. Hollow marks and thin lines are those of a released skip.
+at that depth, as in `causal_maps` and `permutation_maps`. Hollow marks and thin lines are those of a released skip,
+rings the paper's values where the study shows them (`reference`).
 """
 
 import pandas as pd
 import plotnine as p9
 from plotnine.composition import Compose
 
+from depthbench import reference
 from depthbench.artifacts import ArtifactSpec
 from depthbench.figures import _aspect, _curves, _layers, _maps, _theme, causal_maps, permutation_maps
 from depthbench.tables import late_layers
@@ -20,17 +22,18 @@ FILES = (
 MAPPED = ("preln", "attnres_full", "hc")
 COLUMNS = [
     *("part", "measure", "panel", *_layers.RUN, "skip_mode", "tau", "fraction", "lo", "hi", "n_pairs", "n_undefined"),
-    *("skipped", "layer", "layer_a", "layer_b", "score"),
+    *("skipped", "layer", "layer_a", "layer_b", "score", "published"),
 ]
 SHARE = "Share of late pairs"
 TITLES = {"causal": "causal score > 0.45", "permutation": "permutation score > 0.15"}
+PUBLISHED = {"causal": "r_causal", "permutation": "r_perm"}
 CURVES = {"causal": "(c) causal score, {}", "permutation": "(d) permutation score, {}"}
 
 
 def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot | Compose, pd.DataFrame]:
     """Return the plot and its frame, by `part`: shapes, thresholds, maps; runs without values included (`status`)."""
     joined = {name: _layers.joined(rows, spec) for name, rows in late_layers.curves(frames).items()}
-    over_shapes, over_thresholds = at_paper(joined), at_depth(joined, spec)
+    over_shapes, over_thresholds = at_paper(joined, frames), at_depth(joined, spec)
     maps = {name: mapped(_layers.joined(frames[name], spec), spec) for name in ("causal", "permutation")}
     note = _layers.note(spec, pd.concat(joined.values()), *sentences(over_shapes, spec))
     parts = {"shapes": over_shapes, "thresholds": over_thresholds}
@@ -39,12 +42,13 @@ def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot
     return compose(over_shapes, over_thresholds, maps, note, spec), pd.concat(rows, ignore_index=True)[COLUMNS]
 
 
-def at_paper(joined: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return the shares at the paper's thresholds, a row per run, measure and way to skip."""
+def at_paper(joined: dict[str, pd.DataFrame], frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return the shares at the paper's thresholds, a row per run, measure and way to skip, and the paper's shares."""
     parts = []
     for measure, table in joined.items():
         rows = table[table["is_paper"].fillna(False).astype(bool) | table["tau"].isna()]
-        parts.append(rows.assign(measure=measure, panel=measure))
+        published = reference.beside(rows, frames, PUBLISHED[measure], "main")
+        parts.append(rows.assign(measure=measure, panel=measure, published=published))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -73,6 +77,7 @@ def sentences(over_shapes: pd.DataFrame, spec: ArtifactSpec) -> list[str]:
     return [
         f"Late: layers of the last three quarters. (c), (d), maps: L={spec.depths.one}; dashed: the paper's threshold.",
         "Hollow, thin: released skip; all others are masked." if released else "",
+        f"Rings: {reference.PAPER}." if over_shapes["published"].notna().any() else "",
         f"Pairs without a defined score are left out: {len(some)} runs." if len(some) else "",
     ]
 
@@ -100,7 +105,7 @@ def shape_panels(table: pd.DataFrame, spec: ArtifactSpec) -> p9.ggplot:
     status = table["status"].where(table["status"].isin(["ok", "diverged"]), "missing")
     shown = table.rename(columns={"fraction": "loss", "lo": "loss_lo", "hi": "loss_hi"})
     shown = shown.assign(status=status, hollow=table["skip_mode"].eq("released"))
-    return _aspect.plot(shown, TITLES, SHARE, "", spec)
+    return _aspect.plot(reference.marks(shown, "ring"), TITLES, SHARE, "", spec)
 
 
 def threshold_panels(table: pd.DataFrame, spec: ArtifactSpec) -> p9.ggplot:

@@ -2,17 +2,21 @@
 
 FLOPs and key/value cache are of one sequence and follow from closed forms. Peak memory is shown for a prefill of all
 positions at once, as in the paper, and in chunks; both panels have one scale. Device-hours are those of the batch, all
-positions at once. The loss has a panel of its own: the paper draws it dashed, on a second scale.
+positions at once. The loss has a panel of its own: the paper draws it dashed, on a second scale. Hollow marks are the
+paper's least and largest FLOPs of all designs, where the study shows published values (`reference`).
 """
 
+import dataclasses
 import textwrap
 
 import pandas as pd
 import plotnine as p9
 
+from depthbench import reference
 from depthbench.artifacts import ArtifactSpec, runs_frame
 from depthbench.figures import _aspect, _theme
 
+PAPER = "Paper"
 FILES = ("prefill.csv", "validation.csv")
 SHAPE = ["design", "n_layers", "d_model"]
 COSTS = {  # panel: mode, column, divisor
@@ -40,11 +44,23 @@ def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot
     parts |= {panel: _panel(runs, costs, *how) for panel, how in COSTS.items()}
     frame = pd.concat([part.assign(panel=panel) for panel, part in parts.items()], ignore_index=True)
     frame["unit"] = frame["panel"].map({panel: heading.rpartition("[")[2][:-1] for panel, heading in headings.items()})
-    shown = frame.rename(columns={"value": "loss"}).assign(loss_lo=None, loss_hi=None)
-    shown = shown.astype({"loss_lo": "float64", "loss_hi": "float64"})
-    note = textwrap.fill(" ".join(remarks(frame, costs)), _theme.NOTE_WIDTH)
+    sentences = remarks(frame, costs)
+    if len(theirs := published(frames, flops_unit)):
+        frame = pd.concat([frame.assign(hollow=False), theirs], ignore_index=True)
+        spec = dataclasses.replace(spec, labels={**spec.labels, PAPER: (PAPER, "baseline")})
+        sentences.append(f"Hollow: about the least and the largest FLOPs of all designs, {reference.PAPER}.")
+    shown = frame.rename(columns={"value": "loss"}).assign(loss_lo=float("nan"), loss_hi=float("nan"))
+    note = textwrap.fill(" ".join(sentences), _theme.NOTE_WIDTH)
     alike = ("memory_unchunked", "memory_chunked")
     return _aspect.plot(shown, headings, "In the unit of each heading", note, spec, alike=alike), frame[COLUMNS]
+
+
+def published(frames: dict[str, pd.DataFrame], divisor: float) -> pd.DataFrame:
+    """Return the paper's FLOPs of a sequence, which belong to no design, as hollow marks."""
+    rows = reference.published(frames, "prefill_flops", "main")
+    unit = "TFLOP" if divisor == 1e12 else "GFLOP"
+    rows = rows.assign(panel="flops", design=PAPER, label=PAPER, status="ok", hollow=True, unit=unit)
+    return rows.assign(value=rows["value"] * 1e12 / divisor, aspect_ratio=rows["d_model"] / rows["n_layers"])
 
 
 def _panel(runs: pd.DataFrame, costs: pd.DataFrame, mode: str, column: str, divisor: float) -> pd.DataFrame:
@@ -61,7 +77,7 @@ def _headings(costs: pd.DataFrame) -> dict[str, str]:
     return {
         "flops": f"FLOPs of a sequence [{flops}]",
         "loss": "held-out loss [nats/token]",
-        "kv_cache": "key/value cache of a sequence [MiB]",
+        "kv_cache": "KV cache of a sequence [MiB]",
         "device_hours": "device-hours of the batch [1e-6 h]",
         "memory_unchunked": "peak memory, all positions at once [GiB]",
         "memory_chunked": "peak memory, in chunks [GiB]",

@@ -51,7 +51,7 @@ def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot
         spec = dataclasses.replace(spec, labels={**spec.labels, **grey})
         sentences.append(f"From {spec.compare}: {', '.join(label for _, label in named)}.")
     note = textwrap.fill(" ".join(sentences), _theme.NOTE_WIDTH)
-    shown = reference.hollow(frame)
+    shown = reference.marks(frame)
     return _aspect.plot(shown, HEADINGS, "Held-out loss [nats/token]", note, spec), frame[COLUMNS]
 
 

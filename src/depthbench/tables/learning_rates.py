@@ -1,12 +1,13 @@
 """The declared learning rate of each design and scale, and what the sweep says of it (paper Table 4).
 
 Where the sweep has several shapes, `best_lr` lists the best rates of all of them; `lr_audit` has them one by
-one. A best rate at the edge of its grid is no optimum: a better one may lie beyond.
+one. A best rate at the edge of its grid is no optimum: a better one may lie beyond. `published` is the paper's
+rate where the study shows published values (`reference`); most are inferred from its text, since its table is lost.
 """
 
 import pandas as pd
 
-from depthbench import runs
+from depthbench import reference, runs
 from depthbench.artifacts import ArtifactSpec
 from depthbench.tables._measured import measured, yes_no
 from depthbench.tables.lr_audit import audit, swept
@@ -14,7 +15,7 @@ from depthbench.tables.lr_audit import audit, swept
 FILES = ("validation.csv",)
 COLUMNS = [
     *("design", "label", "scale", "declared_lr", "grid", "best_lr", "declared_is_best", "at_edge"),
-    *("n_shapes", "diverged", "missing"),
+    *("n_shapes", "diverged", "missing", "published"),
 ]
 PRINTED = {
     "label": ("Design", "{}"),
@@ -27,6 +28,7 @@ PRINTED = {
     "n_shapes": ("Shapes", "{}"),
     "diverged": ("Diverged", "{}"),
     "missing": ("Missing", "{}"),
+    "published": ("Published", "{:g}"),
 }
 
 
@@ -43,7 +45,10 @@ def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
         for _, scale in scales
         if (design, scale) in declared
     ]
-    return pd.DataFrame(table, columns=COLUMNS).astype({"n_shapes": "Int64"})
+    theirs = reference.published(frames, "optimal_lr", "main").set_index(["design", "scale"])["value"].to_dict()
+    for row in table:
+        row["published"] = theirs.get((row["design"], row["scale"]))
+    return pd.DataFrame(table, columns=COLUMNS).astype({"n_shapes": "Int64", "published": "float64"})
 
 
 def _summary(rows: pd.DataFrame) -> dict:

@@ -79,12 +79,11 @@ def held_out(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFram
     # Nullable types: a missing run would turn counts into floats.
     record = record.astype({"n_params": "Int64", "tokens": "Int64", "mixed_commit": "boolean"})
     table = losses(frames, spec).merge(record, on="run_id", how="left", validate="1:1")
-    table = table.assign(published=published(table, frames))
-    return table.assign(published_difference=table["loss_upstream"] - table["published"])[COLUMNS]
+    return with_published(table, frames)[COLUMNS]
 
 
-def published(table: pd.DataFrame, frames: dict[str, pd.DataFrame]) -> pd.Series:
-    """Return the paper's loss of each run: of the main suite, else of the iso-backbone one, else of Table 5.
+def with_published(table: pd.DataFrame, frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Add the paper's loss of each run, of the main suite, else of the iso-backbone one, else of Table 5.
 
     The paper has one seed; a run of another has none.
     """
@@ -96,7 +95,7 @@ def published(table: pd.DataFrame, frames: dict[str, pd.DataFrame]) -> pd.Series
             metric, place = (f"val_loss_lr_{lr}", "main") if suite == "moda_norms" else ("val_loss", suite)
             values = pd.Series(reference.beside(rows, frames, metric, place), index=rows.index)
             found = found.fillna(values)
-    return found
+    return table.assign(published=found, published_difference=table["loss_upstream"] - found)
 
 
 def losses(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:

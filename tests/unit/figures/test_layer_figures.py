@@ -2,11 +2,13 @@
 
 import importlib
 import warnings
+from pathlib import Path
 
 import matplotlib
 import numpy as np
 import pytest
 from layer_tables import causal_score, tables, weight
+from matplotlib.collections import PathCollection
 from matplotlib.colors import to_rgba
 from matplotlib.text import Text
 from synthetic import LABELS, TINY, Study, path
@@ -20,6 +22,7 @@ ALL = (
     *("angular_distance", "causal_maps", "permutation_maps", "pathways", "lr_effect", "layer_pruning"),
     *("logit_lens", "block_mixing", "stream_transport", "layer_perturbation"),
 )
+REPORTED = Path(__file__).parents[3] / "workflow" / "reference" / "paper_reported.csv"
 OWN_RATE = {"deepnorm": "5e-3", "sandwich": "2e-2"}
 
 
@@ -241,6 +244,58 @@ def test_transport_of_the_whole_product_and_over_the_depth(tmp_path):
     assert (depth["n_layers"] == 16).all()
     np.testing.assert_allclose(depth["sigma_3"], depth["n_sublayers"].astype(float) ** -2)
     assert told == "(b), (c): L=16; (c): i = 2, 3, 4 from above."
+
+
+# --- published values ---
+
+
+def published(root, name, designs, shapes=((16, 1216), (24, 1024), (32, 896))):
+    """The plot, its frame and its note, at shapes of the paper with its values beside them."""
+    study = Study(root, "paper", names=module(name).FILES)
+    study.depths = {"one": 32, "three": [16, 24, 32]}
+    for design in designs:
+        for shape in shapes:
+            study.add(path(design, shape, lr="2e-3", scale="400m"))
+    spec = study.spec(files=(*module(name).FILES, REPORTED.name))
+    plot, frame = module(name).draw(read([*study.files, REPORTED], spec), spec)
+    return plot, frame, note(plot)
+
+
+def test_published_shares_of_late_pairs_are_rings(tmp_path):
+    plot, frame, told = published(tmp_path, "layer_perturbation", ("preln", "hc", "attnres_full"), ((32, 896),))
+    shown = frame[frame["part"] == "shapes"].drop_duplicates(["design", "measure"])
+    assert shown.set_index(["measure", "design"])["published"].to_dict() == {
+        **{("causal", "preln"): 0.01, ("causal", "hc"): 0.07, ("causal", "attnres_full"): 0.16},
+        **{("permutation", "preln"): 0.08, ("permutation", "hc"): 0.35, ("permutation", "attnres_full"): 0.46},
+    }
+    assert "Rings: published (arXiv 2609.32534)." in told
+    causal, permutation = plot.draw().axes[:2]
+    assert {0.01, 0.07, 0.16} <= heights(causal)
+    assert {0.08, 0.35, 0.46} <= heights(permutation)
+
+
+def heights(axes):
+    return {round(float(y), 6) for dots in axes.collections for _, y in dots.get_offsets()}
+
+
+def test_the_published_dead_segment_ends_behind_two_sublayers_a_layer(tmp_path):
+    plot, frame, told = published(tmp_path, "block_mixing", ("attnres_block",))
+    assert frame.groupby("n_layers")["published"].unique().str[0].to_dict() == {16: 2, 24: 5, 32: 8}
+    assert "Ring: end of the sub-layers without it, published (arXiv 2609.32534)." in told
+    dots = [dots for axes in plot.draw().axes for dots in axes.collections if isinstance(dots, PathCollection)]
+    rings = [float(x) for ring in dots for x, _ in ring.get_offsets()]
+    assert rings == [3.5, 9.5, 15.5]
+
+
+def test_published_ranges_of_the_rank_are_dotted(tmp_path):
+    plot, frame, told = published(tmp_path, "stream_transport", ("hc", "mhc"))
+    whole = frame[frame["part"] == "shapes"].drop_duplicates("design").set_index("design")
+    assert whole[["published_lo", "published_hi"]].to_numpy().tolist() == [[2.53, 2.81], [1.44, 1.65]]
+    assert "(a), dotted: ends of the range over all shapes, published (arXiv 2609.32534)." in told
+    axes = plot.draw().axes[0]
+    drawn = {round(float(y), 6) for lines in axes.collections for (_, y), *_ in getattr(lines, "get_segments", list)()}
+    assert {2.53, 2.81, 1.44, 1.65} <= drawn
+    assert axes.get_ylim()[1] > 2.81
 
 
 # --- what is not there ---

@@ -1,4 +1,5 @@
 import io
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -12,6 +13,7 @@ from depthbench.figures import prefill_cost
 from depthbench.model import ModelConfig
 
 DESIGNS = ("preln", "hc", "attnres_full")
+REPORTED = Path(__file__).parents[3] / "workflow" / "reference" / "paper_reported.csv"
 GIB, MIB = 2**30, 2**20
 
 
@@ -25,11 +27,11 @@ def study(tmp_path):
     return study
 
 
-def costs(study, edit=None):
+def costs(study, edit=None, shapes=TINY):
     """A prefill.csv: in chunks a quarter of a GiB less, but a longer time."""
     rows = []
     for design in DESIGNS:
-        for i, (n_layers, d_model) in enumerate(TINY):
+        for i, (n_layers, d_model) in enumerate(shapes):
             for mode in ("unchunked", "chunked"):
                 whole = mode == "unchunked"
                 cfg = ModelConfig(design, d_model=d_model, n_layers=n_layers, n_heads=2, vocab_size=512)
@@ -55,16 +57,17 @@ def costs(study, edit=None):
     return file
 
 
-def draw(study):
-    """Draw: the frame, and the texts on the page with their places."""
-    spec, texts, write = study.spec(files=prefill_cost.FILES), {}, Text.draw
+def draw(study, *more):
+    """Draw: the frame, and the texts on the page with their places; `more` are files besides those of the study."""
+    names = (*prefill_cost.FILES, *(file.name for file in more))
+    spec, texts, write = study.spec(files=names), {}, Text.draw
 
     def record(text, renderer):
         write(text, renderer)
         if text.get_text() and text.get_visible():
             texts[text] = text.get_text(), text.get_window_extent(renderer)
 
-    plot, frame = prefill_cost.draw(read(study.files, spec), spec)
+    plot, frame = prefill_cost.draw(read([*study.files, *more], spec), spec)
     figure = plot.draw()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Text, "draw", record)
@@ -85,6 +88,25 @@ def check_places(texts, figure):
     boxes = [box for _, box in texts]
     for i, box in enumerate(boxes):
         assert not any(box.shrunk(0.9, 0.9).overlaps(other.shrunk(0.9, 0.9)) for other in boxes[:i]), texts[i][0]
+
+
+def test_published_flops_are_hollow_marks_of_no_design(tmp_path):
+    """Of the paper's widths the sum of one sequence of 256 tokens is below a tenth of the paper's, of 4,096."""
+    study, shapes = Study(tmp_path, "paper", names=prefill_cost.FILES), ((16, 1216), (70, 640))
+    for design in DESIGNS:
+        for shape in shapes:
+            study.add(path(design, shape, lr="2e-3", scale="400m"))
+    study.files = [file for file in study.files if file.name != "prefill.csv"] + [costs(study, shapes=shapes)]
+    frame, texts, figure = draw(study, REPORTED)
+    theirs = frame[frame["run_id"].isna()]
+    assert theirs[["panel", "n_layers", "value", "unit"]].to_numpy().tolist() == [
+        ["flops", 16, 3000, "GFLOP"],
+        ["flops", 70, 4400, "GFLOP"],
+    ]
+    assert "Hollow: about the least and the largest FLOPs of all designs, published" in words(texts)
+    drawn = {round(float(y)) for dots in figure.axes[0].collections for _, y in dots.get_offsets()}
+    assert {3000, 4400} <= drawn
+    check_places(texts, figure)
 
 
 def test_the_frame_has_every_measure_in_its_unit(study):

@@ -121,10 +121,10 @@ def share(design, shape, fraction, lo, hi, **more):
     return row | {"tau": 0.45, "fraction": fraction, "lo": lo, "hi": hi} | more
 
 
-def test_shares_are_those_at_the_threshold_of_masked_skips(study):
+def test_shares_are_those_at_the_papers_threshold_and_of_its_skips(study):
     rows = [
-        share("hc", TWO[1], 0.5, 0.4, 0.6),
-        share("hc", TWO[1], 0.9, 0.9, 0.9, skip_mode="released"),
+        share("hc", TWO[1], 0.5, 0.4, 0.6, skip_mode="released"),
+        share("hc", TWO[1], 0.9, 0.9, 0.9),
         share("hc", TWO[1], 0.8, 0.8, 0.8, is_paper=False),
         share("preln", TWO[1], 0.25, 0.2, 0.3),
         share("hc", TWO[0], None, None, None, is_paper=None, status="too_shallow"),

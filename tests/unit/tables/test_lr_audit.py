@@ -1,5 +1,7 @@
 """Sweeps whose audit is worked out by hand."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 from synthetic import TINY, Study, path
@@ -8,6 +10,7 @@ from depthbench import tables
 from depthbench.artifacts import ArtifactSpec, read
 from depthbench.tables import learning_rates, lr_audit
 
+REPORTED = Path(__file__).parents[3] / "workflow" / "reference" / "paper_reported.csv"
 GRID = ("5e-4", "1e-3", "2e-3", "15e-3")
 
 
@@ -124,3 +127,12 @@ def test_table_4_of_a_study_without_a_sweep(study, tmp_path):
     table = pd.read_csv(out, dtype="str")
     assert table.loc[0, ["label", "declared_lr"]].tolist() == ["Pre-LN", "1e-2"]
     assert table.loc[0, "grid":].isna().all()
+
+
+def test_table_4_has_the_papers_rates_at_its_scale(study):
+    runs = [path(design, (24, 1024), scale=scale) for design, scale in (("lns", "400m"), ("lns", "t"))]
+    for run in runs:
+        study.add(run, loss=3.0)
+    spec = study.spec(files=("validation.csv", REPORTED.name))
+    table = learning_rates.build(read([*study.only("validation.csv"), REPORTED], spec), spec)
+    assert table.set_index("scale")["published"].dropna().to_dict() == {"400m": 0.01}
