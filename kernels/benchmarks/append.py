@@ -19,6 +19,8 @@ def append(lines: TextIO, table: Path) -> None:
         columns = next(csv.reader(file))
     for text in lines:
         line = json.loads(text)
+        if line.get("device", "cpu").startswith("cuda"):
+            raise SystemExit(f"{line['case']}: a line of a GPU; the table is of CPUs, keep the lines as they are")
         row = {key: line.get(key, "") for key in columns}
         row |= {key: f"{line[key]:.{digits}f}" for key, digits in DIGITS.items() if key in line}
         with table.open("a", newline="") as file:

@@ -8,7 +8,8 @@ A backend is a name for a choice of modules. An operation runs the first of them
     liger       liger, triton, eager      needs CUDA
     auto        triton on CUDA where Triton is installed, else eager
 
-`paths()` tells what that means for each operation.
+Without a choice operations run eager, which works wherever a tensor is. `paths()` tells what a choice means for each
+operation.
 """
 
 import os
@@ -26,6 +27,7 @@ MODULES = {
     "liger": ("liger", "triton", "eager"),
 }
 NAMES = ("auto", *MODULES)
+PACKAGE = __name__.rpartition(".")[0]
 
 _chosen: str | None = None
 _loaded: dict[tuple[str, str], ModuleType] = {}
@@ -52,30 +54,33 @@ def use(name: str) -> str:
     if _chosen not in (None, resolved):
         raise BackendError(f"kernels={name}: this process already uses {_chosen}; start a new process to change it")
     _chosen = resolved
+    if resolved in ("triton", "liger"):  # now, not under a compiler that meets the first operation
+        _load(resolved)
     return resolved
 
 
 def backend() -> str:
-    """Return the name of the backend in use; the first call without a choice means `auto`."""
-    return _chosen or use("auto")
+    """Return the name of the backend in use; the first call without a choice means `eager`."""
+    return _chosen or use("eager")
 
 
 def paths() -> dict[str, str]:
     """Return the module that the backend in use means for each operation, such as {"norms": "triton"}."""
-    package = __name__.rpartition(".")[0]
-    operations = [m.name for m in pkgutil.iter_modules(import_module(package).__path__) if m.ispkg]
-    return {name: _path(f"{package}.{name}", backend()) for name in operations}
+    operations = [m.name for m in pkgutil.iter_modules(import_module(PACKAGE).__path__) if m.ispkg]
+    return {name: _path(f"{PACKAGE}.{name}", backend()) for name in operations}
 
 
 def implementation(reference: ModuleType, eager: ModuleType) -> ModuleType:
-    """Return the module of the backend in use; others than these two are imported when they are first asked for."""
+    """Return the module of the backend in use; others than these two are imported by `use`."""
     name = backend()
     if name in ("reference", "eager"):
         return reference if name == "reference" else eager
-    package = reference.__name__.rpartition(".")[0]
-    if (package, name) not in _loaded:
-        _loaded[package, name] = import_module(f"{package}.{_path(package, name)}")
-    return _loaded[package, name]
+    return _loaded[reference.__name__.rpartition(".")[0], name]
+
+
+def _load(name: str) -> None:
+    for operation, path in paths().items():
+        _loaded[f"{PACKAGE}.{operation}", name] = import_module(f"{PACKAGE}.{operation}.{path}")
 
 
 def _path(package: str, name: str) -> str:

@@ -3,6 +3,8 @@
 Imported by the `triton` modules only, so that the package works where Triton is not installed.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -37,6 +39,14 @@ def check(operation: str, *tensors: Tensor) -> None:
             )
         if not (t.is_cuda or INTERPRETED.value):
             raise BackendError(f"{operation}: kernels=triton cannot read a tensor on {t.device}; choose kernels=eager")
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+    """Start the programs of a grid on the device of the tensors, whatever the current one is."""
+    if 0 in grid:
+        return
+    with torch.cuda.device_of(next(argument for argument in arguments if isinstance(argument, Tensor))):
+        kernel[grid](*arguments, **options)
 
 
 def block(d: int) -> int:

@@ -49,7 +49,7 @@ class AdamW:
             if set_to_none:
                 parameter.grad = None
             elif parameter.grad is not None:
-                parameter.grad.detach_().zero_()
+                parameter.grad.zero_()
 
     @torch.no_grad()
     def step(self, lr: float) -> None:

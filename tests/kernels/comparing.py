@@ -24,7 +24,8 @@ def results(function, inputs, dtype, gradients_in=torch.float64):
     outputs = function(*leaves)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     generator = torch.Generator().manual_seed(5)
-    weights = [torch.randn(o.shape, generator=generator, dtype=torch.float64).to(gradients_in) for o in outputs]
+    weights = [torch.randn(o.shape, generator=generator, dtype=torch.float64) for o in outputs]
+    weights = [weight.to(o.device, gradients_in) for weight, o in zip(weights, outputs, strict=True)]
     total = sum((o.double() * weight).sum() for o, weight in zip(outputs, weights, strict=True))
     return [o.detach() for o in outputs], torch.autograd.grad(total, leaves)
 

@@ -8,7 +8,7 @@ import test_streams
 import torch
 from comparing import relative_error, results
 
-from depthbench_kernels import BackendError, _select, backend, paths, streams, use
+from depthbench_kernels import BackendError, backend, paths, streams
 from depthbench_kernels.streams import eager, reference
 
 pytestmark = [pytest.mark.interpret, pytest.mark.usefixtures("triton_backend")]
@@ -150,28 +150,8 @@ def test_compiled_graphs_call_the_kernels(of, path, generator):
     assert all(map(torch.equal, got[1], expected[1]))
 
 
-@pytest.mark.parametrize("design", ["hc", "mhc"])
-def test_whole_models_match_reference(design, monkeypatch):
-    from depthbench.model import ModelConfig, build_model
-
-    tokens = torch.randint(23, (2, 7), generator=torch.Generator().manual_seed(0))
-
-    def step(kernels, dtype):
-        monkeypatch.setattr(_select, "_chosen", None)
-        use(kernels)
-        model = build_model(ModelConfig(design, d_model=40, n_layers=2, n_heads=4, vocab_size=23))
-        generator = torch.Generator().manual_seed(7)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
-        logits = model.to(dtype)(tokens)[:, :-1].flatten(0, 1)
-        loss = torch.nn.functional.cross_entropy(logits, tokens[:, 1:].flatten())
-        return loss.detach(), torch.autograd.grad(loss, list(model.parameters()))
-
-    loss, gradients = step("triton", torch.float32)
-    loss_, gradients_ = step("reference", torch.float64)
-    assert abs(loss - loss_) < 1e-6 * loss_
-    # some gradients vanish, as all streams of the first connector are equal: what is left of them is rounding
-    floor = 1e-2 * max(float(g.norm()) for g in gradients_)
-    errors = [float((g - g_).norm() / g_.norm().clamp_min(floor)) for g, g_ in zip(gradients, gradients_, strict=True)]
-    assert max(errors) < 2e-5
+@BOTH
+def test_no_tokens_give_gradients_of_zero(of, path, generator):
+    outputs, gradients = results(of.boundary(path), of.inputs(4, 40, generator, (0, 3)), None)
+    assert [len(output) for output in outputs] == [0, 0, 0]
+    assert not any(g.any() for g in gradients)

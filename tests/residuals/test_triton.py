@@ -12,7 +12,7 @@ pytestmark = pytest.mark.interpret
 pytest.importorskip("triton")
 
 # L = 5: ten mixtures, more than one group; Block AttnRes has three sources then, and an open one.
-DESIGNS = ("preln", "sandwich", "lns", "deepnorm", "keel", "attnres_full", "attnres_block")
+DESIGNS = ("preln", "sandwich", "lns", "deepnorm", "keel", "hc", "mhc", "attnres_full", "attnres_block")
 
 
 def step(design, backend, tokens, compute, monkeypatch, build=generic):
@@ -30,14 +30,14 @@ def test_a_step_is_that_of_the_reference(design, tokens, monkeypatch):
     tokens = tokens[:1]
     expected, theirs = step(design, "reference", tokens, "float32", monkeypatch)
     got, ours = step(design, "triton", tokens, "float32", monkeypatch)
-    assert paths()["depth_mix"] == paths()["norms"] == "triton"
+    assert paths()["depth_mix"] == paths()["norms"] == paths()["streams"] == "triton"
     assert abs(got - expected) < 1e-6 * expected
     scale = torch.cat([g.flatten() for g in theirs.values()]).norm()
     errors = {name: (ours[name] - g).norm() / (g.norm() + 1e-3 * scale) for name, g in theirs.items()}
     assert max(errors.values()) < 3e-5, errors
 
 
-@pytest.mark.parametrize("design", ["keel", "attnres_full"])
+@pytest.mark.parametrize("design", ["keel", "hc", "attnres_full"])
 def test_a_bfloat16_step_is_as_close_to_float32_as_that_of_the_reference(design, tokens, monkeypatch):
     """At the initial weights; those of the test above multiply rounding errors from block to block."""
     tokens = tokens[:1]

@@ -7,6 +7,8 @@ rule prefill:
         "<results>/prefill.csv",
     log:
         "<logs>/prefill.log",
+    benchmark:
+        "<benchmarks>/prefill.tsv"
     conda:
         "../../envs/depthbench.yaml"
     threads: 1

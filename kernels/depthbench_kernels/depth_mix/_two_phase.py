@@ -4,7 +4,7 @@ import torch
 import triton
 from torch import Tensor
 
-from depthbench_kernels._triton import block, check, programs, warps
+from depthbench_kernels._triton import block, check, launch, programs, warps
 from depthbench_kernels.depth_mix import _two_phase_kernels as kernels
 from depthbench_kernels.depth_mix import _workspace
 
@@ -33,12 +33,14 @@ class Workspace(_workspace.Workspace):
         if c == first:
             scores = self._scratch(GROUP, self.slots)
             self.partial, self.lse0 = self._scratch(GROUP, self.d), self._scratch(GROUP)
-            kernels.partial[(self.tokens,)](
-                self.V, self.W, scores, self.partial, self.lse0, first, last, self.slots, self.d, self.eps, **self.chunk
-            )
+            launch(
+                kernels.partial, (self.tokens,), self.V, self.W, scores, self.partial, self.lse0,
+                first, last, self.slots, self.d, self.eps, **self.chunk,
+            )  # fmt: skip
         newest = newest.to(self.V.dtype).contiguous()
         y, h, rstd = torch.empty_like(newest), self._scratch(self.d), self._scratch()
-        kernels.merge[(self.tokens,)](
+        launch(
+            kernels.merge, (self.tokens,),
             self.V, newest, self.W, gain.contiguous(), self.partial, self.lse0, self.lse, y, h, rstd,
             c, first, self.slots, self.d, self.eps, **self.row,
         )  # fmt: skip
@@ -57,7 +59,8 @@ class Workspace(_workspace.Workspace):
         dnewest = torch.empty_like(dy, dtype=self.V.dtype, memory_format=torch.contiguous_format)
         n_programs = programs(self.tokens, self.V.device)
         dw, dgain = (self.W.new_empty(n_programs, *rows, self.d) for rows in ((GROUP,), ()))
-        kernels.give_back[(n_programs,)](
+        launch(
+            kernels.give_back, (n_programs,),
             self.V, dy.contiguous(), h, rstd, gain.contiguous(), self.W, self.lse, self.D,
             self.pulled if later else h, dnewest, dw, dgain, c, first, last, self.tokens, self.slots, self.d, self.eps,
             HAS_PULLED=later, **self.row,
@@ -77,7 +80,8 @@ class Workspace(_workspace.Workspace):
         n = self.n_sites - site
         weight, ds = self._scratch(GROUP, n), self._scratch(GROUP, n)
         pulled = self._scratch(GROUP, self.d)
-        kernels.pull[(self.tokens,)](
+        launch(
+            kernels.pull, (self.tokens,),
             self.V, self.W, self.lse, self.D, weight, ds, pulled, slot, n_sources, site, self.slots, self.d, self.eps,
             **self.chunk,
         )  # fmt: skip
@@ -85,9 +89,10 @@ class Workspace(_workspace.Workspace):
         tiles = triton.cdiv(n, SITES), triton.cdiv(self.d, self.chunk["CHUNK"])
         parts = max(programs(self.tokens, self.V.device) // (tiles[0] * tiles[1]), 1)
         dw = self.W.new_empty(parts, n, self.d)
-        kernels.weight_gradient[(parts, *tiles)](
-            self.V, ds, dw, slot, n_sources, self.tokens, self.slots, n, self.d, ROWS=ROWS, SITES=SITES, **self.chunk
-        )
+        launch(
+            kernels.weight_gradient, (parts, *tiles),
+            self.V, ds, dw, slot, n_sources, self.tokens, self.slots, n, self.d, ROWS=ROWS, SITES=SITES, **self.chunk,
+        )  # fmt: skip
         self.dW[site:] += dw.sum(0)
         return pulled
 

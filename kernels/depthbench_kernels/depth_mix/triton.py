@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from depthbench_kernels._triton import block, check, programs, rounded, warps
+from depthbench_kernels._triton import block, check, launch, programs, rounded, warps
 from depthbench_kernels.depth_mix._two_phase import Workspace
 
 __all__ = ["Workspace", "depth_mix"]
@@ -26,7 +26,7 @@ def depth_mix(sources: Sequence[Tensor], weight: Tensor, gain: Tensor, *, eps: f
     return _depth_mix(weight, gain, [v.contiguous() for v in sources], eps)[0]
 
 
-@triton.jit(do_not_specialize=("n_sources", "tokens"))
+@triton.jit(do_not_specialize=("n_sources",))
 def _forward_kernel(SOURCES, W, GAIN, Y, H, LSE, RSTD, n_sources, d, eps, BLOCK: tl.constexpr):
     """Mix the sources of one token, then norm; SOURCES: addresses of (tokens, d)."""
     t = tl.program_id(0).to(tl.int64)
@@ -95,7 +95,9 @@ def _backward_kernel(
 def _addresses(tensors: Sequence[Tensor]) -> Tensor:
     """Return the addresses of the tensors as a tensor on their device."""
     assert all(t.data_ptr() % 16 == 0 for t in tensors)
-    return torch.tensor([t.data_ptr() for t in tensors], device=tensors[0].device)
+    table = torch.tensor([t.data_ptr() for t in tensors])
+    # from pinned memory, or the copy would wait for all that the device has to do
+    return table.pin_memory().to(tensors[0].device, non_blocking=True) if tensors[0].is_cuda else table
 
 
 def _outputs(v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -115,11 +117,11 @@ def _depth_mix(
     assert weight.shape == gain.shape == (d,), (weight.shape, gain.shape)
     sources = [v if v.data_ptr() % 16 == 0 else v.clone() for v in sources]
     outputs = _outputs(first)
-    if first.numel():
-        _forward_kernel[(first.numel() // d,)](
-            _addresses(sources), weight.contiguous(), gain.contiguous(), *outputs, len(sources), d, eps,
-            BLOCK=block(d), num_warps=warps(block(d)),
-        )  # fmt: skip
+    launch(
+        _forward_kernel, (first.numel() // d,),
+        _addresses(sources), weight.contiguous(), gain.contiguous(), *outputs, len(sources), d, eps,
+        BLOCK=block(d), num_warps=warps(block(d)),
+    )  # fmt: skip
     return outputs
 
 
@@ -131,12 +133,12 @@ def _depth_mix_backward(
     d = dy.shape[-1]
     sources = [v if v.data_ptr() % 16 == 0 else v.clone() for v in sources]
     dw, dgain, *dsources = gradients = _gradients(sources)
-    if dy.numel():
-        _backward_kernel[(len(dw),)](
-            _addresses(sources), _addresses(dsources), dy.contiguous(), weight.contiguous(), gain.contiguous(),
-            *statistics, dw, dgain, len(sources), dy.numel() // d, d, eps,
-            BLOCK=block(d), num_warps=warps(block(d)),
-        )  # fmt: skip
+    launch(
+        _backward_kernel, (len(dw),),
+        _addresses(sources), _addresses(dsources), dy.contiguous(), weight.contiguous(), gain.contiguous(),
+        *statistics, dw, dgain, len(sources), dy.numel() // d, d, eps,
+        BLOCK=block(d), num_warps=warps(block(d)),
+    )  # fmt: skip
     return gradients
 
 
@@ -159,11 +161,14 @@ def _(dy: Any, weight: Any, gain: Any, statistics: Any, sources: list[Tensor], e
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     weight, gain, sources, ctx.eps = inputs
+    ctx.set_materialize_grads(False)  # zeros as large as h, for outputs that nobody differentiates
     ctx.save_for_backward(weight, gain, *output[1:], *sources)
 
 
-def _backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Any, ...]:
+def _backward(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Any, ...]:
     weight, gain, h, lse, rstd, *sources = ctx.saved_tensors
+    if dy is None:
+        return None, None, [None] * len(sources), None
     dw, dgain, *dsources = _depth_mix_backward(dy, weight, gain, [h, lse, rstd], sources, ctx.eps)
     return dw.sum(0).to(weight.dtype), dgain.sum(0).to(gain.dtype), dsources, None
 

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from depthbench_kernels._triton import block, check, device, programs, rounded, warps
+from depthbench_kernels._triton import block, check, device, launch, programs, rounded, warps
 
 
 def add_norm(
@@ -160,16 +160,15 @@ def _add_norm(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return x_new, y, kept, rstd, rstd2 for contiguous x and f."""
     d = x.shape[-1]
-    operands = [t for t in (x, f, gain, gain2) if t is not None]
-    check("add_norm", *operands)
-    assert all(t.shape in (x.shape, (d,)) for t in operands), [t.shape for t in operands]
-    outputs = _outputs(x, mode)
-    if x.numel():
-        BLOCK = block(d)
-        _forward_kernel[(x.numel() // d,)](
-            x, x if f is None else f, gain.contiguous(), gain if gain2 is None else gain2.contiguous(), *outputs,
-            d, alpha, scale, eps, MODE=mode, BLOCK=BLOCK, num_warps=warps(BLOCK),
-        )  # fmt: skip
+    f, gain2 = x if f is None else f, gain if gain2 is None else gain2
+    check("add_norm", x, f, gain, gain2)
+    assert x.shape == f.shape, (x.shape, f.shape)
+    assert gain.shape == gain2.shape == (d,), (gain.shape, gain2.shape)
+    outputs, BLOCK = _outputs(x, mode), block(d)
+    launch(
+        _forward_kernel, (x.numel() // d,), x, f, gain.contiguous(), gain2.contiguous(), *outputs,
+        d, alpha, scale, eps, MODE=mode, BLOCK=BLOCK, num_warps=warps(BLOCK),
+    )  # fmt: skip
     return outputs
 
 
@@ -190,14 +189,14 @@ def _add_norm_backward(
     d = like.shape[-1]
     n = like.numel() // d
     dx, df, dgain, dgain2 = gradients = _gradients(like, f_dtype, mode)
-    if n:
-        BLOCK = block(d)
-        _backward_kernel[(len(dgain),)](
-            *(like if g is None else g.contiguous() for g in (dx_new, dy)), x_new, kept, rstd, rstd2,
-            gain.contiguous(), gain if gain2 is None else gain2.contiguous(), dx, df, dgain, dgain2,
-            n, d, alpha, scale, MODE=mode, HAS_DX=dx_new is not None, HAS_DY=dy is not None,
-            BLOCK=BLOCK, num_warps=warps(BLOCK),
-        )  # fmt: skip
+    BLOCK = block(d)
+    launch(
+        _backward_kernel, (len(dgain),),
+        *(like if g is None else g.contiguous() for g in (dx_new, dy)), x_new, kept, rstd, rstd2,
+        gain.contiguous(), gain if gain2 is None else gain2.contiguous(), dx, df, dgain, dgain2,
+        n, d, alpha, scale, MODE=mode, HAS_DX=dx_new is not None, HAS_DY=dy is not None,
+        BLOCK=BLOCK, num_warps=warps(BLOCK),
+    )  # fmt: skip
     return gradients
 
 

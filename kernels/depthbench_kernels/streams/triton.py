@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from depthbench_kernels._select import BackendError
-from depthbench_kernels._triton import check
+from depthbench_kernels._triton import check, launch
 from depthbench_kernels.streams import hc_kernels, mhc_kernels
 from depthbench_kernels.streams.boundary_kernels import projection_gradient
 from depthbench_kernels.streams.reference import HCRouting, MHCRouting
@@ -137,7 +137,7 @@ def _gradients(H: Tensor, f: Tensor | None, w: Tensor | None, logits: Tensor) ->
 def _launch(kernel: Any, H: Tensor, f: Tensor | None, *arguments: Any, **constants: int) -> None:
     """Start one program for each TOKENS tokens, with warps and stages that leave few registers or none to spill."""
     sizes = {"M": H.shape[1], "BN": TOKENS, "BK": CHANNELS, "PENDING": f is not None}
-    kernel[(triton.cdiv(len(H), TOKENS),)](H, f, *arguments, **sizes, **constants, num_warps=8, num_stages=2)
+    launch(kernel, (triton.cdiv(len(H), TOKENS),), H, f, *arguments, **sizes, **constants, num_warps=8, num_stages=2)
 
 
 @torch.library.custom_op("depthbench::hc_forward", mutates_args=())
@@ -226,12 +226,12 @@ def _rows(m: int) -> int:
 @torch.library.custom_op("depthbench::projection_gradient", mutates_args=())
 def _projection_gradient(X: Tensor, Z: Tensor) -> Tensor:
     """Return X^T Z: X (rows, K), Z (..., C) of as many rows, float32."""
-    Z = Z.view(len(X), -1)
+    Z = Z.flatten(0, -2)
     (rows, K), C = X.shape, Z.shape[1]
     piece = max(triton.cdiv(rows, PIECES * TOKENS), 1) * TOKENS
     partial = Z.new_empty(triton.cdiv(rows, piece), K, C)
     options = {"COLS": max(triton.next_power_of_2(C), COLUMNS), "BK": CHANNELS, "BR": TOKENS}
-    projection_gradient[(triton.cdiv(K, CHANNELS), len(partial))](X, Z, partial, rows, K, C, piece, **options)
+    launch(projection_gradient, (triton.cdiv(K, CHANNELS), len(partial)), X, Z, partial, rows, K, C, piece, **options)
     return partial.sum(0)
 
 

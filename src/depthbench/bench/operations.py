@@ -22,6 +22,8 @@ STREAMS = 4
 VOCAB = {"cuda": 50280, "cpu": 4096}
 HEADS = 16
 WINDOW = 2048  # positions of a sequence, for attention
+LIGER_SOURCES = 49  # its kernel is unrolled over sources, and compiles for minutes beyond
+LIGER_LARGEST = 2**31  # elements; its offsets are 32-bit
 Function = Callable[..., Any]
 
 
@@ -68,7 +70,7 @@ def modules(operation: str, at: torch.device) -> dict[str, ModuleType]:
 def functions(operation: str, size: Size, call: Callable[[ModuleType], Function]) -> dict[str, Function]:
     """Return what `call` makes of every implementation, and of the compiled eager one where it is asked for."""
     made = {name: call(module) for name, module in modules(operation, size.at).items()}
-    return made | ({"compiled": torch.compile(made["eager"])} if size.compiled else {})
+    return made | ({"compiled": torch.compile(made["eager"], dynamic=False)} if size.compiled else {})
 
 
 def add_norm(size: Size, mode: str) -> Operation:
@@ -101,7 +103,7 @@ def depth_mix(size: Size) -> Operation:
         return lambda weight, gain, *sources: module.depth_mix(sources, weight, gain, eps=EPS)
 
     made = functions("depth_mix", size, call)
-    if liger := _liger(size.at):
+    if n <= LIGER_SOURCES and (liger := _liger(size.at)):
         made["liger"] = lambda weight, gain, *sources: _liger_site(liger, sources, weight, gain)
     return Operation(inputs, made, _numbers(size, n + 1, n + 1 + 2 * n + 1))
 
@@ -124,7 +126,7 @@ def mixing(size: Size) -> Operation:
         return run
 
     made = functions("depth_mix", size, call)
-    if liger := _liger(size.at):
+    if size.sources <= LIGER_SOURCES and (liger := _liger(size.at)):
 
         def by_liger(embedding: Tensor, weights: Tensor, gain: Tensor) -> Tensor:
             sources = [embedding, embedding]
@@ -155,7 +157,10 @@ def boundary(size: Size, design: str) -> Operation:
         operation = getattr(module, f"{design}_boundary")
         return lambda H, f, w, gain, *own: operation(H, (f, w), routing(*own), gain, routing_eps=EPS, eps=EPS, **more)
 
-    return Operation(inputs, functions("streams", size, call), _numbers(size, 10, 25))
+    made = functions("streams", size, call)
+    if design == "mhc" and _liger(size.at):
+        made["liger"] = call(importlib.import_module("depthbench_kernels.streams.liger"))
+    return Operation(inputs, made, _numbers(size, 10, 25))
 
 
 def linear_cross_entropy(size: Size) -> Operation:
@@ -213,5 +218,7 @@ def _liger(at: torch.device) -> Any:
 def _liger_site(liger: Any, sources: Any, weight: Tensor, gain: Tensor) -> Tensor:
     """Return a normalised mixture; the stack belongs to what it costs."""
     stacked = torch.stack([*sources])
+    if stacked.numel() >= LIGER_LARGEST:
+        raise ValueError(f"{stacked.numel()} elements: Liger's offsets are 32-bit")
     h = liger.liger_attn_res(stacked[:, None], weight, torch.ones_like(weight), EPS)[0]
     return liger.liger_rms_norm(h, gain, EPS, in_place=False)

@@ -109,7 +109,7 @@ def facts(at: torch.device) -> dict[str, Any]:
         "commit": (commit["commit"] or "unknown")[:12] + "-dirty" * bool(commit["dirty"]),
         "date": time.strftime("%Y-%m-%d"),
     }
-    return found | (_driver() if at.type == "cuda" else {})
+    return found | (_driver(at) if at.type == "cuda" else {})
 
 
 def _version(name: str) -> str | None:
@@ -119,9 +119,10 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _driver() -> dict[str, str | None]:
+def _driver(at: torch.device) -> dict[str, str | None]:
     keys = ("driver_version", "clocks.sm", "clocks.mem")
-    asked = ["nvidia-smi", f"--query-gpu={','.join(keys)}", "--format=csv,noheader"]
+    card = f"--id=GPU-{torch.cuda.get_device_properties(at).uuid}"  # its number may be another one than ours
+    asked = ["nvidia-smi", card, f"--query-gpu={','.join(keys)}", "--format=csv,noheader"]
     try:
         told = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=20).stdout
     except (OSError, subprocess.SubprocessError):

@@ -87,7 +87,8 @@ def _steps(design: str, shape: Shape, rounds: int, at: torch.device, ceiling: fl
     found = protocol.times(protocol.interleaved(cases, rounds, at), "case", "baseline")
     known = protocol.facts(at)
     flops = cost.training_flops(cfg, shape.tokens) * shape.batch
-    speed = protocol.speed(flops, found["median_s"], known["device"])
+    low = shape.precision.compute == "bfloat16"  # the type that peak and ceiling are of
+    speed = protocol.speed(flops, found["median_s"], known["device"] if low else "")
     return {
         **{key: getattr(cfg, key) for key in ("n_layers", "d_model", "n_heads", "vocab_size")},
         "batch": shape.batch,
@@ -99,7 +100,7 @@ def _steps(design: str, shape: Shape, rounds: int, at: torch.device, ceiling: fl
         "flops": flops,
         "flops_residual": 3 * cost.residual_flops(cfg, shape.tokens) * shape.batch,
         **speed,
-        "share_of_gemm": speed["flops_per_s"] / ceiling if ceiling and speed["flops_per_s"] else None,
+        "share_of_gemm": speed["flops_per_s"] / ceiling if ceiling and low and speed["flops_per_s"] else None,
         "peak_bytes": peaks["case"],
         "baseline_peak_bytes": peaks["baseline"],
         **known,
