@@ -35,7 +35,7 @@ report: $(READY) ## HTML report of what STUDY has made so far
 	@echo "report: $(CURDIR)/results/$(STUDY)/report.html"
 
 test: $(READY) ## tests, without the slow ones; then the kernels in Triton's interpreter
-	python -m pytest --numprocesses 2 --dist loadfile --ignore tests/acceptance -m "not slow and not perf and not gpu and not interpret"
+	python -m pytest --numprocesses 3 --dist loadfile --ignore tests/acceptance -m "not slow and not perf and not gpu and not interpret"
 	TRITON_INTERPRET=1 python -m pytest --numprocesses 2 -m "interpret and not slow" tests/kernels tests/residuals
 
 slow: $(READY) ## the slow tests

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from depthbench import __main__
+
 
 def depthbench(*args):
     return subprocess.run([sys.executable, "-m", "depthbench", *args], capture_output=True, text=True)
@@ -42,12 +44,21 @@ def test_help_has_an_example(command):
         (["figure", "--spec", "{}", "--out", "x.svg"], "E-"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_line_and_exit_2(args, words):
+def test_a_mistake_is_one_line_and_exit_2(args, words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["depthbench", *args])
+    with pytest.raises(SystemExit) as left:
+        __main__.main()
+    told = capsys.readouterr().err
+    assert left.value.code == 2
+    assert words in told
+    assert "Traceback" not in told
+    assert all(line.startswith("E-") for line in told.splitlines())
+
+
+def test_a_traceback_is_there_for_those_who_ask_for_it():
+    args = ("evaluate", "no/such/run")
     done = depthbench(*args)
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-    assert all(line.startswith("E-") for line in done.stderr.splitlines())
+    assert (done.returncode, done.stderr.startswith("E-RUN"), done.stderr.count("\n")) == (2, True, 1)
     assert "Traceback" in depthbench("--debug", *args).stderr
 
 

@@ -3,6 +3,11 @@
 import csv
 import json
 
+ASKED = (
+    *("losses", "lr_audit", "depth_trend", "claims", "run_costs", "late_layers"),
+    *("validation_loss", "lr_sweep", "industry_shapes", "layer_perturbation"),
+)
+
 
 def rows(checkout, name):
     with (checkout.folder / f"results/micro/tables/{name}.csv").open() as file:
@@ -19,7 +24,7 @@ def test_an_absurd_rate_is_shown_and_never_chosen(checkout):
     checkout.edit(
         "config.yaml", main, f"{main}\n      sweep: {{scale: u, designs: [preln], shapes: [[4, 16]], lr: grid}}"
     )
-    checkout.snakemake("-c2", "--config", "study=micro")
+    checkout.snakemake("-c2", "--config", "study=micro", "--", *ASKED)
 
     run = "attnres_full/u-d16-l4/lr1e11-s0"
     record = json.loads((checkout.folder / f"results/micro/runs/{run}/run.json").read_text())
@@ -36,4 +41,4 @@ def test_an_absurd_rate_is_shown_and_never_chosen(checkout):
     assert trend.get("attnres_full", {"slope": ""})["slope"] == ""
     drawn = (checkout.folder / "results/micro/figures/validation_loss.svg").read_text()
     assert "Full AttnRes diverged" in drawn
-    assert "Nothing to be done" in checkout.snakemake("-n", "--config", "study=micro")
+    assert "Nothing to be done" in checkout.snakemake("-n", "--config", "study=micro", "--", *ASKED)

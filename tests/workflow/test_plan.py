@@ -75,17 +75,21 @@ def test_a_table_by_name_needs_what_it_reads_and_no_more(checkout, name, n_runs)
 @pytest.mark.parametrize(
     "values",
     [
-        "scales={t: {steps: 192, lr: {default: 0.010}, grid: [0.0025, 0.005, 0.01, 0.02]}}",
-        'scales={t: {lr: {default: "1e-2"}, grid: ["25e-4", "5E-3", 1.0e-2, ".02"]}}',
-        "designs={preln: {lr: 0.002, grid: [0.0005, 1.0e-3, .002, 5E-3]}}",
-        "recipes={default: {optimizer: {weight_decay: 1e-1, betas: [0.90, 0.95], eps: 0.00000001}}}",
-        "recipes={tiny: {threads: 1}}",
-        "kernels=reference",
+        (
+            "scales={t: {steps: 192, lr: {default: 0.010}, grid: [0.0025, 0.005, 0.01, 0.02]}}",
+            "designs={preln: {lr: 0.002, grid: [0.0005, 1.0e-3, .002, 5E-3]}}",
+            "recipes={default: {optimizer: {weight_decay: 1e-1, betas: [0.90, 0.95], eps: 0.00000001}}}",
+        ),
+        (
+            'scales={t: {lr: {default: "1e-2"}, grid: ["25e-4", "5E-3", 1.0e-2, ".02"]}}',
+            "recipes={tiny: {threads: 1}}",
+            "kernels=reference",
+        ),
     ],
 )
 def test_other_spellings_on_the_command_line_plan_the_same(checkout, values):
     before = checkout.snakemake("-n", "--config", "study=tiny")
-    after = checkout.snakemake("-n", "--config", "study=tiny", values)
+    after = checkout.snakemake("-n", "--config", "study=tiny", *values)
     # the spec of each run is what Snakemake will compare, and its log names the run
     kept = [
         sorted(line for line in text.splitlines() if line.startswith(("    log:", "    output:")))
