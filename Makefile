@@ -8,6 +8,8 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # Fonts and caches of matplotlib stay inside the environment; figures are the same bytes each time.
 export MPLBACKEND := Agg
 
+# Files of few but long tests: they begin first, or one of them would be left to the end.
+LONG = tests/workflow tests/slurm
 made = $(wildcard results/$(STUDY)/figures/*.svg results/$(STUDY)/tables/*.csv)
 
 .DEFAULT_GOAL := help
@@ -35,7 +37,8 @@ report: $(READY) ## HTML report of what STUDY has made so far
 	@echo "report: $(CURDIR)/results/$(STUDY)/report.html"
 
 test: $(READY) ## tests, without the slow ones; then the kernels in Triton's interpreter
-	python -m pytest --numprocesses 3 --dist loadfile --ignore tests/acceptance -m "not slow and not perf and not gpu and not interpret"
+	python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder -m "not slow and not perf and not gpu and not interpret" \
+	    $(LONG) $(filter-out $(LONG) tests/acceptance,$(patsubst %/,%,$(wildcard tests/*/)))
 	TRITON_INTERPRET=1 python -m pytest --numprocesses 2 -m "interpret and not slow" tests/kernels tests/residuals
 
 slow: $(READY) ## the slow tests

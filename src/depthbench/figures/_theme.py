@@ -17,6 +17,8 @@ import matplotlib
 import matplotlib.pyplot as plt
 import pandas as pd
 import plotnine as p9
+from matplotlib.figure import Figure
+from matplotlib.offsetbox import AuxTransformBox
 from plotnine.composition import Compose
 
 from depthbench.artifacts import ArtifactSpec
@@ -148,12 +150,19 @@ def compose(rows: Sequence[Sequence[p9.ggplot]], height: float, note: str) -> p9
 def save(plot: p9.ggplot | Compose, frame: pd.DataFrame, parts: dict[str, Path]) -> None:
     """Write the plot as SVG, PDF and PNG and its frame as CSV, those of `parts`; equal input gives equal bytes."""
     os.environ["SOURCE_DATE_EPOCH"] = "0"  # matplotlib would write the time of day
-    # plotnine sizes a scale of colour for the first resolution that it is written in, so a picture is drawn anew.
-    for suffixes in ((".svg", ".pdf"), (".png",)):
-        figure = deepcopy(plot).draw()
-        with matplotlib.rc_context({"svg.hashsalt": "depthbench", "pdf.fonttype": 42}):
-            for suffix in filter(parts.__contains__, suffixes):
-                figure.savefig(parts[suffix], format=suffix[1:], dpi=DPI)
+    figure = deepcopy(plot).draw()
+    _write(figure, parts, (".svg", ".pdf"))
+    if ".png" in parts and figure.findobj(AuxTransformBox):
+        # plotnine sizes a scale of colour for the first resolution that it is written in: the picture is drawn anew
         plt.close(figure)
+        figure = deepcopy(plot).draw()
+    _write(figure, parts, (".png",))
+    plt.close(figure)
     if ".csv" in parts:
         frame.to_csv(parts[".csv"], index=False, lineterminator="\n")
+
+
+def _write(figure: Figure, parts: dict[str, Path], suffixes: Sequence[str]) -> None:
+    with matplotlib.rc_context({"svg.hashsalt": "depthbench", "pdf.fonttype": 42}):
+        for suffix in filter(parts.__contains__, suffixes):
+            figure.savefig(parts[suffix], format=suffix[1:], dpi=DPI)
