@@ -11,7 +11,7 @@ export MPLBACKEND := Agg
 made = $(wildcard results/$(STUDY)/figures/*.svg results/$(STUDY)/tables/*.csv)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-docs test slow check format report docs mini-docs acceptance bench clean
+.PHONY: help demo demo-docs test slow check format report docs mini-docs site picture acceptance bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -50,6 +50,7 @@ check: $(READY) ## style, types, imports, spelling, generated files
 	lint-imports
 	codespell
 	python -m depthbench.docs --check
+	mkdocs build --strict --quiet --site-dir $(VENV)/site
 	snakemake --lint --config study=micro
 
 format: $(READY) ## put code into the house style
@@ -59,6 +60,17 @@ format: $(READY) ## put code into the house style
 
 docs: $(READY) ## write what is generated: the configuration's schema and page, the README's results
 	python -m depthbench.docs
+
+site: $(READY) ## build the documentation site into site/
+	mkdocs build --strict --quiet --site-dir site
+	@echo "site: $(CURDIR)/site/index.html"
+
+# One run of the graph is an import and is exported, so that all kinds of rules are in it; any folder stands for its checkpoint.
+picture: $(READY) ## draw the rule graph, docs/rules.svg; needs graphviz
+	snakemake --rulegraph --quiet --config study=paper \
+	  'studies={paper: {imported: {preln/400m-d1024-l24/lr2e-3-s0: docs}}}' \
+	  -- all preflight results/paper/export/preln/400m-d1024-l24/lr2e-3-s0/config.json \
+	  | python docs/rules.py | tred | dot -Tsvg > docs/rules.svg
 
 demo-docs: demo ## take the demo's figure and losses into the documentation
 	mkdir -p docs/demo

@@ -51,8 +51,8 @@ def page() -> str:
     for title, package in (("Tables", tables), ("Figures", figures)):
         parts.append(f"## {title}\n")
         for name, module in modules(package):
-            about = (module.__doc__ or "").partition("\n")[0]
-            parts.append(_section(name, about, f"{title.lower()}/{name}.csv", module.COLUMNS))
+            first = (module.__doc__ or "").partition("\n")[0]
+            parts.append(_section(name, first, f"{title.lower()}/{name}.csv", module.COLUMNS))
     return "\n".join(parts)
 
 
