@@ -5,6 +5,8 @@ VENV ?= .venv
 READY := $(VENV)/.ready
 # Rules call `python`: the environment's comes first.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+# mkdocs-material tells of its successor at every build.
+export NO_MKDOCS_2_WARNING := 1
 # Fonts and caches of matplotlib stay inside the environment; figures are the same bytes each time.
 export MPLBACKEND := Agg
 
@@ -63,7 +65,7 @@ docs: $(READY) ## write what is generated: the configuration's schema and page, 
 
 site: $(READY) ## build the documentation site into site/
 	mkdocs build --strict --quiet --site-dir site
-	@echo "site: $(CURDIR)/site/index.html"
+	@echo "site: $(CURDIR)/site/index.html; its search needs a server: python -m http.server --directory site"
 
 # One run of the graph is an import and is exported, so that all kinds of rules are in it; any folder stands for its checkpoint.
 picture: $(READY) ## draw the rule graph, docs/rules.svg; needs graphviz
