@@ -52,7 +52,7 @@ check: $(READY) ## style, types, imports, spelling, generated files
 	lint-imports
 	codespell
 	python -m depthbench.docs --check
-	mkdocs build --strict --quiet --site-dir $(VENV)/site
+	mkdocs build --strict --site-dir $(VENV)/site
 	snakemake --lint --config study=micro
 
 format: $(READY) ## put code into the house style
@@ -64,7 +64,7 @@ docs: $(READY) ## write what is generated: the configuration's schema and page, 
 	python -m depthbench.docs
 
 site: $(READY) ## build the documentation site into site/
-	mkdocs build --strict --quiet --site-dir site
+	mkdocs build --strict --site-dir site
 	@echo "site: $(CURDIR)/site/index.html; its search needs a server: python -m http.server --directory site"
 
 # One run of the graph is an import and is exported, so that all kinds of rules are in it; any folder stands for its checkpoint.
