@@ -5,6 +5,8 @@ VENV ?= .venv
 READY := $(VENV)/.ready
 # Rules call `python`: the environment's comes first.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+# mkdocs-material tells of its successor at every build.
+export NO_MKDOCS_2_WARNING := 1
 # Fonts and caches of matplotlib stay inside the environment; figures are the same bytes each time.
 export MPLBACKEND := Agg
 
@@ -13,7 +15,7 @@ LONG = tests/workflow tests/slurm
 made = $(wildcard results/$(STUDY)/figures/*.svg results/$(STUDY)/tables/*.csv)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-docs test slow check format report docs mini-docs acceptance bench clean
+.PHONY: help demo demo-docs test slow check format report docs mini-docs site picture acceptance bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -53,6 +55,7 @@ check: $(READY) ## style, types, imports, spelling, generated files
 	lint-imports
 	codespell
 	python -m depthbench.docs --check
+	mkdocs build --strict --site-dir $(VENV)/site
 	snakemake --lint --config study=micro
 
 format: $(READY) ## put code into the house style
@@ -62,6 +65,17 @@ format: $(READY) ## put code into the house style
 
 docs: $(READY) ## write what is generated: the configuration's schema and page, the README's results
 	python -m depthbench.docs
+
+site: $(READY) ## build the documentation site into site/
+	mkdocs build --strict --site-dir site
+	@echo "site: $(CURDIR)/site/index.html; its search needs a server: python -m http.server --directory site"
+
+# One run of the graph is an import and is exported, so that all kinds of rules are in it; any folder stands for its checkpoint.
+picture: $(READY) ## draw the rule graph, docs/rules.svg; needs graphviz
+	snakemake --rulegraph --quiet --config study=paper \
+	  'studies={paper: {imported: {preln/400m-d1024-l24/lr2e-3-s0: docs}}}' \
+	  -- all preflight results/paper/export/preln/400m-d1024-l24/lr2e-3-s0/config.json \
+	  | python docs/rules.py | tred | dot -Tsvg > docs/rules.svg
 
 demo-docs: demo ## take the demo's figure and losses into the documentation
 	mkdir -p docs/demo

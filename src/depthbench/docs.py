@@ -1,7 +1,8 @@
 """What is generated in the documentation: `python -m depthbench.docs [--check | mini]`.
 
-The configuration's JSON Schema and its table of keys come from `schema.py`, the results in README.md from
-`docs/demo/losses.csv`, the table of the demo's own run. With `mini` it is docs/results-mini.md, from results/mini.
+The configuration's JSON Schema and its table of keys come from `schema.py`, the format of the results from the modules
+that write them (`format_page`), the results in README.md from `docs/demo/losses.csv`, the table of the demo's own run.
+With `mini` it is docs/results-mini.md, from results/mini.
 """
 
 import csv
@@ -15,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from depthbench import results_page
+from depthbench import format_page, results_page
 from depthbench.errors import UserError
 from depthbench.schema import Config, parse_rate
 
@@ -122,6 +123,7 @@ def main() -> None:
     pages = {
         root / "workflow/schemas/config.schema.json": json.dumps(schema(), indent=1) + "\n",
         root / "docs/config.md": page(),
+        root / "docs/results-format.md": format_page.page(),
         root / "README.md": readme((root / "README.md").read_text(), results(root / "docs/demo/losses.csv")),
     }
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]

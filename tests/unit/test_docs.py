@@ -1,10 +1,29 @@
 import re
+from pathlib import Path
 
 import pandas as pd
+import pytest
+import yaml
 from synthetic import TINY, Study, path
 
 from depthbench import docs, tables
 from depthbench.tables import losses
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+
+
+def test_the_menu_of_the_site_names_each_page_once():
+    menu = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    named = [page for part in menu for pages in part.values() for entry in pages for page in entry.values()]
+    assert sorted(named) == PAGES
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}" for name in PAGES)])
+def test_links_lead_to_files_of_the_repository(page):
+    """On a Git host as in the site, whose build checks them too."""
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text())
+    assert [link for link in links if not (ROOT / page).parent.joinpath(link).is_file()] == []
 
 
 def test_results_are_those_of_the_table_losses_old_and_new(tmp_path):

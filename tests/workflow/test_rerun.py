@@ -5,7 +5,10 @@ import json
 import os
 import shutil
 
+import pyarrow.parquet as pq
 import pytest
+
+from depthbench import figures, format_page, formats, tables
 
 MICRO = ("--config", "study=micro")
 TYPES = ("pdf", "svg", "png", "csv")
@@ -33,6 +36,40 @@ def test_each_run_says_where_it_comes_from(finished):
         assert f"{record['run_id']}: {record['n_params']:,} parameters" in log.read_text()
         log = finished.folder / "results/micro/logs/evaluate" / f"{run.relative_to(run.parents[2])}.log"
         assert f"{record['run_id']}: host {os.uname().nodename}, " in log.read_text()
+
+
+def test_files_have_the_columns_of_the_page(finished):
+    """docs/results-format.md names what is there, and of what was measured all of it."""
+    results = finished.folder / "results/micro"
+    for run in (results / "runs").glob("*/*/*"):
+        for file in formats.RUN_FILES:
+            if file.endswith((".csv", ".parquet", ".jsonl", "run.json")):
+                check(run / file, set(format_page.columns(file)))
+    (manifest,) = finished.folder.glob("results/data/*/manifest.json")
+    for path in (results / "prefill.csv", manifest):
+        check(path, set(format_page.columns(path.name)))
+    for kind, package in (("tables", tables), ("figures", figures)):
+        for name, module in format_page.modules(package):
+            if (results / kind / f"{name}.csv").exists():
+                check(results / kind / f"{name}.csv", set(module.COLUMNS))
+    assert len(list(results.glob("tables/*.csv"))) >= 10
+
+
+def check(path, told):
+    """Compare the columns of a file with those that are told of it; an analysis that was not made has fewer."""
+    if path.suffix == ".parquet":
+        found, made = set(pq.read_schema(path).names), pq.read_metadata(path).num_rows > 0
+        told = told if made else told | {"doc_key", "origin"}
+    elif path.suffix == ".csv":
+        with path.open() as file:
+            rows = csv.DictReader(file)
+            found = set(rows.fieldnames)
+            made = path.parent.name != "analysis" or next(rows)["status"] != "not_requested"
+    else:
+        text = path.read_text()
+        found, made = set(json.loads(text.splitlines()[0] if path.suffix == ".jsonl" else text)), True
+        told = told - {"imported"}
+    assert found == told if made else found <= told, path
 
 
 def test_edits_of_code_and_dates_run_nothing(finished):

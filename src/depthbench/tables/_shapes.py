@@ -16,6 +16,10 @@ from depthbench.model.config import ModelConfig
 ANCHOR = (24, 1024)  # n_layers, d_model
 SHAPE_KEYS = ("d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size")
 REFERENCE = {"large": 0}  # suite -> place of its reference shape in its scale, where the rule above is not used
+COLUMNS = [
+    *("scale", "tokens", *SHAPE_KEYS, "aspect_ratio", "backbone_params", "table_params", "true_params"),
+    *("is_reference", "backbone_diff_percent", "table_diff_percent"),
+]
 BEGIN = {
     "n_layers": ("L", "{}"),
     "d_model": ("d", "{}"),
@@ -50,7 +54,7 @@ def sizes(spec: ArtifactSpec, reference: int | None = None) -> pd.DataFrame:
         }
     table = pd.DataFrame(list(rows.values())).sort_values(["tokens", "scale", "n_layers", "d_model"])
     parts = [_compared(part, reference) for _, part in table.groupby("scale", sort=False)]
-    return pd.concat(parts, ignore_index=True)
+    return pd.concat(parts, ignore_index=True)[COLUMNS]
 
 
 def _compared(table: pd.DataFrame, reference: int | None) -> pd.DataFrame:

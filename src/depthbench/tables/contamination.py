@@ -10,6 +10,7 @@ import pandas as pd
 from depthbench.artifacts import ArtifactSpec
 
 FILES = ("manifest.json",)
+COLUMNS = ["task", "n_items", "n_items_short", "n_items_hit", "n_docs_hit", "action"]
 PRINTED = {
     "task": ("Task", "{}"),
     "n_items": ("Items", "{:,}"),
@@ -22,4 +23,4 @@ PRINTED = {
 
 def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
     """Return one row per task; counts are empty where nobody looked."""
-    return frames["manifest"]
+    return frames["manifest"][COLUMNS]

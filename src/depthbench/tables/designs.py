@@ -14,6 +14,7 @@ from depthbench.designs import words
 from depthbench.tables.suites import shared
 
 FILES = ()
+COLUMNS = ["design", "label", "family", "residual", "rule", "readout", "source", "declared_lr"]
 PRINTED = {
     "label": ("Design", "{}"),
     "family": ("Family", "{}"),
@@ -41,4 +42,4 @@ def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
         | {"residual": residual[design], **words(residual[design])._asdict(), "declared_lr": shared(rates[design])}
         for design in spec.designs
     ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=COLUMNS)

@@ -47,18 +47,19 @@ PRINTED = {
 }
 NLL = [f"nll_{name}" for name in (*CATEGORIES, *TASK_LABELS)]
 ARC = ["arc_acc_norm", "arc_acc_norm_lo", "arc_acc_norm_hi", "arc_acc", "arc_chance"]
-COLUMNS = [
+HELD_OUT = [
     *("suites", "design", "label", "scale", "n_layers", "d_model", "aspect_ratio", "lr", "seed", "status"),
     *("loss", "loss_lo", "loss_hi", "loss_upstream", "published", "published_difference"),
     *("bits_per_byte", "unigram_entropy"),
     *("n_params", "overhead_pct", "tokens", "commit", "mixed_commit", "run_id"),
 ]
+COLUMNS = [*HELD_OUT[:-1], *NLL, "tasks_missing", *ARC, "run_id"]
 
 
 def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
     """Return one row per run in display order; diverged and missing runs are kept with empty values."""
     table = held_out(frames, spec).merge(scores(frames), on="run_id", how="left", validate="1:1")
-    return table[[*COLUMNS[:-1], *NLL, "tasks_missing", *ARC, "run_id"]]
+    return table[COLUMNS]
 
 
 def scores(frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
@@ -79,7 +80,7 @@ def held_out(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFram
     # Nullable types: a missing run would turn counts into floats.
     record = record.astype({"n_params": "Int64", "tokens": "Int64", "mixed_commit": "boolean"})
     table = losses(frames, spec).merge(record, on="run_id", how="left", validate="1:1")
-    return with_published(table, frames)[COLUMNS]
+    return with_published(table, frames)[HELD_OUT]
 
 
 def with_published(table: pd.DataFrame, frames: dict[str, pd.DataFrame]) -> pd.DataFrame:

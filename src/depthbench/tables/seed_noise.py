@@ -20,6 +20,7 @@ from depthbench.tables._measured import measured
 
 FILES = ("validation.csv",)
 CELL = ["design", "label", "scale", "n_layers", "d_model", "lr"]
+COLUMNS = [*CELL, "n_seeds", "loss_mean", "sd_cell", "sd", "df", "resolvable", "absent"]
 PRINTED = {
     "label": ("Design", "{}"),
     "scale": ("Scale", "{}"),
@@ -67,7 +68,7 @@ def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
             "absent": ", ".join(f"seed {s} {w}" for s, w in zip(absent["seed"], absent["status"], strict=True)),
         }
         rows.append(row)
-    return pd.DataFrame(rows).astype({"df": "Int64"})
+    return pd.DataFrame(rows, columns=COLUMNS).astype({"df": "Int64"})
 
 
 def pooled(runs: pd.DataFrame) -> dict[str, Noise]:

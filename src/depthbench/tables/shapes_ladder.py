@@ -3,9 +3,11 @@
 import pandas as pd
 
 from depthbench.artifacts import ArtifactSpec
+from depthbench.tables import _shapes
 from depthbench.tables._shapes import BEGIN, DIFFERENCES, SIZES, sizes
 
 FILES = ()
+COLUMNS = _shapes.COLUMNS
 PRINTED = {"scale": ("Scale", "{}"), **BEGIN, **SIZES, "table_diff_percent": DIFFERENCES["table_diff_percent"]}
 
 

@@ -9,6 +9,7 @@ from depthbench.artifacts import ArtifactSpec, runs_frame
 
 FILES = ()
 ORDER = ("main", "backbone", "ladder", "large", "moda_norms", "sweep", "seeds")  # others after these
+COLUMNS = ["suite", "scale", "designs", "shapes", "steps", "tokens", "lr", "seeds", "n_runs"]
 PRINTED = {
     "suite": ("Suite", "{}"),
     "scale": ("Scale", "{}"),
@@ -34,7 +35,7 @@ def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
             cells = own[["n_layers", "d_model", "seed"]].drop_duplicates()
             groups.setdefault(tuple(cells.itertuples(index=False)), []).append(str(design))
         rows += [_row(str(suite), str(scale), part[part["design"].isin(designs)]) for designs in groups.values()]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def by_place(table: pd.DataFrame) -> pd.DataFrame:
