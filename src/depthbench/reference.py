@@ -157,7 +157,7 @@ KINDS = {
     "compare.csv": Kind(Compared, ("label", *SHAPE), "E-COMPARE", "mend it, or take compare out of the study"),
 }
 COLUMNS = {
-    "paper_reported.csv": dict.fromkeys(("artifact", "design", "suite", "scale", "metric", "unit", "source"), "str")
+    "paper_reported.csv": dict.fromkeys(("design", "suite", "scale", "metric", "source"), "str")
     | {"n_layers": "Int64", "d_model": "Int64", "value": "float64"},
     "industry_shapes.csv": {"model": "str", "parameters_b": "float64", "d_model": "int64", "n_layers": "int64"}
     | {"source": "str"},
@@ -200,6 +200,8 @@ def _rows(path: Path, kind: Kind) -> list:
         adapter: TypeAdapter = TypeAdapter(kind.row)
         rows, seen = [], set()
         for values in table:
+            if "" in values:  # what no column is for
+                raise ValueError(f"line {table.line_num} is too long")
             rows.append(_row(adapter, {key: values[key] for key in names if key in values}, table.line_num))
             if kind.keys and (key := tuple(getattr(rows[-1], name) for name in kind.keys)) in seen:
                 raise ValueError(f"line {table.line_num}: {' '.join(map(str, key))} stands there twice")
@@ -224,7 +226,7 @@ def _row(adapter: TypeAdapter, values: dict[str, str | None], line: int) -> obje
 
 
 def published(frames: dict[str, pd.DataFrame], metric: str, suite: str) -> pd.DataFrame:
-    """Return the paper's values of a metric in a suite of ours: design, scale, n_layers, d_model, value, source.
+    """Return the paper's values of a metric in a suite of ours: design, scale, n_layers, d_model, value.
 
     One a shape: that of the paper's text where it gives one. None in a study that shows none: where the artifact does
     not read paper_reported.csv.
@@ -233,14 +235,23 @@ def published(frames: dict[str, pd.DataFrame], metric: str, suite: str) -> pd.Da
     rows = table[(table["metric"] == metric) & (table["suite"] == suite)]
     text = rows["source"].str.startswith("paper text")
     rows = pd.concat([rows[text], rows[~text]]).drop_duplicates(["design", "scale", *SHAPE])
-    return rows[["design", "scale", *SHAPE, "value", "source"]]
+    return rows[["design", "scale", *SHAPE, "value"]]
 
 
 def beside(rows: pd.DataFrame, frames: dict[str, pd.DataFrame], metric: str, suite: str) -> list[float]:
-    """Return the paper's value for each run of `rows`, by design, scale and shape; nan where it has none."""
+    """Return the paper's value for each run of `rows`, by design, scale and shape; nan where it has none.
+
+    Its values are those of the rate that it found best: a run of another rate has none.
+    """
     keys = ["design", "scale", *SHAPE]
     values = published(frames, metric, suite).set_index(keys)["value"].to_dict()
-    return [float(values.get(key, float("nan"))) for key in rows[keys].itertuples(index=False, name=None)]
+    best = published(frames, "optimal_lr", "main").set_index("design")["value"].to_dict()
+    runs = rows[[*keys, "lr"]].itertuples(index=False, name=None)
+    return [
+        float(values.get(key, "nan")) if float(lr) == best.get(key[0], float(lr)) else float("nan")
+        for *own, lr in runs
+        for key in [tuple(own)]
+    ]
 
 
 def marks(rows: pd.DataFrame, kind: Literal["hollow", "ring"] = "hollow") -> pd.DataFrame:

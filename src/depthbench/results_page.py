@@ -146,10 +146,14 @@ def _rates(audit: list[Row] | None) -> str:
     if not audit:
         return head + "The table `lr_audit` is not there.\n"
     edges = [row for row in audit if row["at_edge"] not in ("no", "")]
-    if not edges:
-        return head + f"The best rate of each of the {len(audit)} sweeps lies inside its grid.\n"
-    named = [f"- {row['label']} L{row['n_layers']}: best {row['best_lr']} of {row['grid']}" for row in edges]
-    return head + "Best at the edge of the grid, so no optimum was found:\n\n" + "\n".join(named) + "\n"
+    n_inside = sum(row["at_edge"] == "no" for row in audit)
+    text = f"The best rate of {n_inside} of {len(audit)} sweeps lies inside its grid.\n"
+    if without := [f"{row['label']} L{row['n_layers']}" for row in audit if not row["at_edge"]]:
+        text += f"\nWithout any loss: {', '.join(without)}.\n"
+    if edges:
+        named = [f"- {row['label']} L{row['n_layers']}: best {row['best_lr']} of {row['grid']}" for row in edges]
+        text += "\nBest at the edge of the grid, so no optimum was found:\n\n" + "\n".join(named) + "\n"
+    return head + text
 
 
 def _trend(trend: list[Row] | None) -> str:

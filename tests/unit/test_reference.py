@@ -51,11 +51,15 @@ def test_the_text_comes_before_the_project_page_and_suites_are_kept_apart(report
     frames = {"paper_reported": reported}
     rows = pd.DataFrame(
         {"design": ["hc", "preln", "hc"], "scale": ["400m", "400m", "200m"], "n_layers": 32, "d_model": 896}
-    )
+    ).assign(lr="2e-3")
     assert reference.beside(rows, frames, "val_loss", "main")[:2] == [2.699, 2.782]
     assert reference.beside(rows, frames, "val_loss", "backbone")[:2] == [2.7, 2.763]
     assert pd.isna(reference.beside(rows, frames, "val_loss", "main")[2])
     assert pd.isna(reference.beside(rows, {}, "val_loss", "main")).all()
+    # LNS was best at 1e-2, the others at 2e-3: at another rate the paper has no value
+    rates = pd.DataFrame({"design": ["lns", "lns", "preln"], "lr": ["1e-2", "2e-3", "1e-2"]})
+    rates = rates.assign(scale="400m", n_layers=24, d_model=1024)
+    assert pd.isna(reference.beside(rates, frames, "val_loss", "main")).tolist() == [False, True, True]
 
 
 def test_hollow_marks_repeat_the_rows_that_have_a_published_value():
@@ -88,6 +92,7 @@ LINE = "Figure 2a,HC,400M,16,1216,val_loss,2.7,nats,text\n"
         (HEAD + LINE.replace("2.7", "nan"), "line 2: value: "),
         (HEAD + LINE.replace("16", "16.5"), "line 2: n_layer: "),
         (HEAD + "Figure 2a,HC\n", "line 2 is too short"),
+        (HEAD + LINE.replace("2.7", "2,7"), "line 2 is too long"),
         (HEAD, "no rows"),
         ("", "no column artifact"),
     ],

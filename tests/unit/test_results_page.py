@@ -101,6 +101,21 @@ def test_claims_and_late_layers_are_shown_when_they_are_there(root):
     assert "There are none yet." in text
 
 
+def test_a_sweep_without_a_loss_has_no_best_rate(root):
+    rows = [
+        {"label": "HC", "n_layers": "4", "grid": "1e-2, 1e0", "best_lr": "", "at_edge": ""},
+        {"label": "LNS", "n_layers": "4", "grid": "1e-3, 1e-2, 1e-1", "best_lr": "1e-2", "at_edge": "no"},
+    ]
+    with (root / "results/mini/tables/lr_audit.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    text = results_page.page(root / "results/mini", [])
+    assert "The best rate of 1 of 2 sweeps lies inside its grid." in text
+    assert "Without any loss: HC L4." in text
+    assert "Best at the edge" not in text
+
+
 def test_without_results_it_is_one_line(tmp_path, root):
     with pytest.raises(
         UserError, match=r"^E-DOCS [^\n]*: no table losses; run snakemake -c2 --config study=mini first$"

@@ -1,7 +1,7 @@
 """What the sub-layers of Block AttnRes read (paper Fig. 9): the running sum, or what stands before the block.
 
 Share of the running sum (at a border: of the sum frozen there) in the input of each sub-layer; the grey rest is
-earlier blocks and the embedding. Dashed lines are the borders of blocks. A ring is where the paper's dead
+earlier blocks and the embedding. Dashed lines are the borders of blocks. A ring is about where the paper's dead
 segment ends, where the study shows published values (`reference`).
 """
 
@@ -29,7 +29,7 @@ def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot
     )
     sentences = ["Dashed: borders of blocks.", dead(frame, frames["block_mix_summary"])]
     if frame["published"].notna().any():
-        sentences.append(f"Ring: end of the sub-layers without it, {reference.PAPER}.")
+        sentences.append(f"Ring: about the end of the sub-layers without it, {reference.PAPER}.")
     note = _layers.note(spec, frame, *sentences)
     return plot(frame.dropna(subset=["sublayer"]), note), frame[COLUMNS]
 
@@ -61,7 +61,8 @@ def layers(frame: pd.DataFrame) -> list:
     borders = frame[frame["is_border"].fillna(False) & (frame["sublayer"] > 0)]
     borders = borders.assign(at=borders["sublayer"] - 0.5)
     ends = frame.dropna(subset=["published"]).drop_duplicates("panel")
-    ends = ends.assign(at=2 * ends["published"] - 0.5, height=0.5)  # sub-layers count from 0, two a layer
+    # two sub-layers a layer; whether the first, which reads the embedding alone, is counted is not told
+    ends = ends.assign(at=2 * ends["published"], height=0.5)
     return [
         p9.geom_col(p9.aes("sublayer", "share", fill="part"), parts, width=1),
         p9.geom_vline(p9.aes(xintercept="at"), borders, linetype="dashed", size=0.4, color=_theme.INK),

@@ -9,6 +9,7 @@ import textwrap
 import pandas as pd
 import plotnine as p9
 
+from depthbench import runs
 from depthbench.artifacts import ArtifactSpec
 from depthbench.figures import _aspect, _theme
 from depthbench.figures.validation_loss import overheads
@@ -26,13 +27,14 @@ def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot
     table = losses.held_out(frames, spec)
     frame = table[table["seed"] == 0].assign(panel=lambda rows: rows["scale"])
     note = textwrap.fill(" ".join([*overheads(frame), *remarks(table)]), _theme.NOTE_WIDTH)
-    return _aspect.plot(frame, headings(frame), "Held-out loss [nats/token]", note, spec), frame[COLUMNS]
+    return _aspect.plot(frame, headings(frame, spec), "Held-out loss [nats/token]", note, spec), frame[COLUMNS]
 
 
-def headings(frame: pd.DataFrame) -> dict[str, str]:
-    """Return the heading of each scale, small ones first: parameters of the first design there, tokens of a run."""
-    budgets = frame[frame["status"] != "missing"].groupby("scale").agg({"n_params": "median", "tokens": "first"})
-    budgets = budgets.sort_values(["tokens", "n_params"])
+def headings(frame: pd.DataFrame, spec: ArtifactSpec) -> dict[str, str]:
+    """Return the heading of each scale, small ones first: median parameters, tokens that the study plans for a run."""
+    planned = {runs.parse(path).scale: plan["tokens"] for path, plan in spec.plans.items()}
+    budgets = frame[frame["status"] != "missing"].groupby("scale").agg({"n_params": "median"})
+    budgets = budgets.assign(tokens=budgets.index.map(planned)).sort_values(["tokens", "n_params"])
     return {
         str(scale): f"{size(row['n_params'])} parameters, {size(row['tokens'])} tokens"
         for scale, row in budgets.iterrows()

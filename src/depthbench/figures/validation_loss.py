@@ -79,7 +79,8 @@ def with_published(frame: pd.DataFrame, frames: dict[str, pd.DataFrame]) -> pd.D
 
 def compared(table: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
     """Return the losses to compare once for each panel of `frame` that shows them; they have no run."""
-    shapes = {key: {*zip(rows["n_layers"], rows["d_model"], strict=True)} for key, rows in frame.groupby("panel")}
+    drawn = frame[frame["status"] != "missing"].groupby("panel")
+    shapes = {key: {*zip(rows["n_layers"], rows["d_model"], strict=True)} for key, rows in drawn}
     widest = [key for key in ("all", *HEADINGS) if key in shapes][:1]
     rows = []
     for row in table.to_dict("records"):

@@ -1,7 +1,8 @@
 """What claims about layer analyses are measured by.
 
-Of several shapes the value is the mean, the interval goes from the lowest to the highest end of any. Of a difference
-of two runs it goes from lo - hi to hi - lo of the two, which is wider than 95 %: analyses keep no common resamples.
+Of several shapes the value is the mean, the interval goes from the lowest to the highest end of any; the note names
+those that have no value. Of a difference of two runs it goes from lo - hi to hi - lo of the two, which is wider than
+95 %: analyses keep no common resamples.
 """
 
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from collections.abc import Callable
 import pandas as pd
 
 from depthbench.tables._claim_runs import Evidence, Measured, Unmeasured, paired, present
+from depthbench.tables._measured import shape_names
 
 Values = Callable[[pd.DataFrame], pd.DataFrame]  # rows of an analysis -> value, lo and hi of those that count
 
@@ -34,8 +36,24 @@ def effective_rank(evidence: Evidence, first: pd.DataFrame, second: pd.DataFrame
     return _compared(evidence.frames["transport"], _of_all_sublayers, first, second)
 
 
+def least_rank(evidence: Evidence, runs: pd.DataFrame) -> Measured:
+    """Return the lowest effective rank of all shapes."""
+    own = _at_every(evidence.frames["transport"], _of_all_sublayers, runs)
+    return Measured(own["value"].min(), own["lo"].min(skipna=False), own["hi"].min(skipna=False))
+
+
+def most_rank(evidence: Evidence, runs: pd.DataFrame) -> Measured:
+    """Return the highest effective rank of all shapes."""
+    own = _at_every(evidence.frames["transport"], _of_all_sublayers, runs)
+    return Measured(own["value"].max(), own["lo"].max(skipna=False), own["hi"].max(skipna=False))
+
+
 def dead_layers(evidence: Evidence, runs: pd.DataFrame) -> Measured:
-    """Return how many leading layers do not read the running sum of Block AttnRes: exact, it has no interval."""
+    """Return how many leading layers do not read the running sum of Block AttnRes.
+
+    A count of sub-layers of this sample. The paper does not say whether the first, which reads the embedding alone,
+    belongs to them: the interval is from half of the count without it to half of the count with it.
+    """
     return _compared(evidence.frames["block_mix_summary"], _dead, runs)
 
 
@@ -51,17 +69,35 @@ def _of_all_sublayers(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _dead(rows: pd.DataFrame) -> pd.DataFrame:
-    layers = rows["dead_layers"].astype("float64")
-    return pd.DataFrame({"value": layers, "lo": layers, "hi": layers})
+    count = rows["dead_sublayers"].astype("float64")
+    return pd.DataFrame({"value": count / 2, "lo": count // 2, "hi": (count + 1) // 2})
 
 
 def _compared(table: pd.DataFrame, values: Values, first: pd.DataFrame, second: pd.DataFrame | None = None) -> Measured:
-    own = _values(table, values, present(first))
+    asked = present(first)
+    own = _values(table, values, asked)
     if second is None:
-        return Measured(own["value"].mean(), own["lo"].min(skipna=False), own["hi"].max(skipna=False))
+        note = _left_out(asked, own)
+        return Measured(own["value"].mean(), own["lo"].min(skipna=False), own["hi"].max(skipna=False), note)
     pairs = paired(own, _values(table, values, present(second)))
     lo, hi = pairs["lo"] - pairs["hi_ref"], pairs["hi"] - pairs["lo_ref"]
-    return Measured((pairs["value"] - pairs["value_ref"]).mean(), lo.mean(skipna=False), hi.mean(skipna=False))
+    difference = (pairs["value"] - pairs["value_ref"]).mean()
+    return Measured(difference, lo.mean(skipna=False), hi.mean(skipna=False), _left_out(asked, pairs))
+
+
+def _left_out(asked: pd.DataFrame, used: pd.DataFrame) -> str:
+    """Return which of the shapes of a mean have no value."""
+    without = asked[~asked["run_id"].isin(used["run_id"])]
+    return f"without {', '.join(shape_names(without))}" if len(without) else ""
+
+
+def _at_every(table: pd.DataFrame, values: Values, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the values of all runs; raises Unmeasured if one has none."""
+    asked = present(runs)
+    own = _values(table, values, asked)
+    if lacking := _left_out(asked, own):
+        raise Unmeasured("not run", lacking)
+    return own
 
 
 def _values(table: pd.DataFrame, values: Values, runs: pd.DataFrame) -> pd.DataFrame:

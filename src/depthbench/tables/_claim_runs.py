@@ -14,11 +14,12 @@ SHAPE = ["scale", "n_layers", "d_model"]
 
 
 class Measured(NamedTuple):
-    """A number of ours with its interval; an exact one (a count, a closed form) is its own interval."""
+    """A number of ours with its interval, an exact one (a closed form) is its own; the note says what is not in it."""
 
     value: float
     lo: float
     hi: float
+    note: str = ""
 
 
 class Unmeasured(Exception):  # noqa: N818 - it is no error

@@ -31,6 +31,8 @@ METRICS: dict[str, tuple[Callable[..., Measured], str]] = {
     "causal_share": (_claim_layers.causal_share, "share of pairs"),
     "permutation_share": (_claim_layers.permutation_share, "share of pairs"),
     "effective_rank": (_claim_layers.effective_rank, "streams"),
+    "least_rank": (_claim_layers.least_rank, "streams"),
+    "most_rank": (_claim_layers.most_rank, "streams"),
     "dead_layers": (_claim_layers.dead_layers, "layers"),
     "prefill_least": (_claim_costs.prefill_least, "TFLOP/sequence"),
     "prefill_most": (_claim_costs.prefill_most, "TFLOP/sequence"),
@@ -76,7 +78,7 @@ def judge(claim: dict[Any, Any], evidence: Evidence) -> dict[str, Any]:
         found = measure(evidence, *evidence.select(claim["selector"]))
     except Unmeasured as reason:
         return row | {"verdict": reason.verdict, "note": str(reason)}
-    ours = {"ours": found.value, "lo": found.lo, "hi": found.hi}
+    ours = {"ours": found.value, "lo": found.lo, "hi": found.hi, "note": found.note}
     return row | ours | {"verdict": verdict(claim["relation"], claim["value"], found)}
 
 

@@ -1,5 +1,6 @@
 import io
 import itertools
+import json
 
 import pytest
 from matplotlib.text import Text
@@ -64,6 +65,19 @@ def test_a_panel_for_each_budget_from_small_to_large(study):
     rows = frame.set_index(["panel", "design", "n_layers"])["loss"]
     assert rows["200m", "hc", 24] == 3.375
     assert frame[frame["status"] == "diverged"]["panel"].tolist() == ["500m"]
+
+
+def test_imported_runs_have_the_tokens_of_the_plan(tmp_path):
+    """They do not know how many they were trained on."""
+    study = Study(tmp_path)
+    study.add(path("preln", (12, 896), scale="200m"), ["ladder"])
+    record = next(file for file in study.files if file.name == "run.json")
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"tokens": None, "status": "imported"}))
+    spec = study.spec()
+    plot, frame = scale_ladder.draw(read(study.files, spec), spec)
+    assert frame["tokens"].isna().all()
+    heading = next(text.get_text() for text in plot.draw().findobj(Text) if "parameters," in text.get_text())
+    assert heading.endswith("0.1M tokens")  # 100 steps of 1,024
 
 
 def test_counts_in_few_digits():

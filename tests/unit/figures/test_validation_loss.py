@@ -296,6 +296,19 @@ def test_no_published_values_where_the_study_shows_none(tmp_path):
     assert "Hollow" not in words(drawn)
 
 
+def test_losses_to_compare_stand_in_a_panel_that_is_drawn(tmp_path):
+    """Of the main suite no run is there yet; the panel of the other suite is."""
+    study = fill(Study(tmp_path), {"backbone": [(["preln"], BACKBONE)]})
+    for shape in TINY[:2]:
+        study.add(path("hc", shape), status="missing")
+    csv = tmp_path / "mine.csv"
+    csv.write_text("label,n_layers,d_model,loss\nMine,4,52,4.5\n")
+    spec = study.spec(files=(*FILES, "compare.csv"), compare=str(csv))
+    plot, frame = validation_loss.draw(read([*study.files, csv], spec), spec)
+    assert frame[frame["run_id"].isna()]["panel"].tolist() == ["backbone"]
+    assert "Mine" in {text.get_text() for text in plot.draw().findobj(Text)}
+
+
 def test_losses_to_compare_stand_in_the_panels_of_their_shape(tmp_path):
     """(16, 28) is of both panels, (4, 56) of the second; (6, 44) of none, so it stands in the first."""
     study = fill(Study(tmp_path), {"main": [(["preln"], TINY)], "backbone": [(["preln"], BACKBONE)]})

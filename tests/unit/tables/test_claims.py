@@ -140,6 +140,17 @@ def test_shares_are_those_at_the_papers_threshold_and_of_its_skips(study):
     assert (row["verdict"], row["note"]) == ("not run", "analysis: too shallow")
 
 
+def test_a_mean_over_shapes_tells_which_it_lacks(study):
+    rows = [
+        share("hc", TWO[1], 0.5, 0.4, 0.6),
+        share("hc", TWO[0], None, None, None, is_paper=None, status="too_shallow"),
+        share("preln", TWO[1], 0.25, 0.2, 0.3),
+        share("preln", TWO[0], 0.0, 0.0, 0.0),
+    ]
+    _, row = judge(study, "causal_share", "design=hc | design=preln", ">", "0", causal_summary=rows)
+    assert (row["ours"], row["note"]) == (0.25, "without L4 d52")
+
+
 def test_rank_is_that_of_all_sublayers_and_every_shape(study):
     keys = {"status": "ok"}
     rows = [
@@ -150,12 +161,24 @@ def test_rank_is_that_of_all_sublayers_and_every_shape(study):
     verdict, row = judge(study, "effective_rank", "design=hc", "between", "2.375..2.875", transport=rows)
     assert (verdict, row["ours"], row["lo"], row["hi"]) == ("agrees", 2.625, 2.375, 2.875)
     assert judge(study, "effective_rank", "design=hc", "between", "2.5..3", transport=rows)[0] == "undecided"
+    # one shape above a bound on all of them is enough
+    verdict, row = judge(study, "most_rank", "design=hc", "<", "2.6", transport=rows)
+    assert (verdict, row["ours"], row["lo"], row["hi"]) == ("disagrees", 2.75, 2.625, 2.875)
+    verdict, row = judge(study, "least_rank", "design=hc", ">", "2.25", transport=rows)
+    assert (verdict, row["ours"], row["lo"], row["hi"]) == ("agrees", 2.5, 2.375, 2.625)
+    verdict, row = judge(study, "least_rank", "design=hc", ">", "2.25", transport=rows[2:])
+    assert (verdict, row["note"]) == ("not run", "without L4 d52")
 
 
-def test_counts_are_exact(study):
-    rows = [{"run_id": f"tiny/runs/{path('hc', TWO[1])}", "status": "ok", "dead_layers": 5}]
-    assert judge(study, "dead_layers", "design=hc n_layers=16", "=", "5", block_mix_summary=rows)[0] == "agrees"
-    assert judge(study, "dead_layers", "design=hc n_layers=16", "=", "2", block_mix_summary=rows)[0] == "disagrees"
+@pytest.mark.parametrize(
+    ("dead", "claimed", "expected"),
+    [(4, "2", "agrees"), (3, "2", "undecided"), (5, "2", "undecided"), (6, "2", "disagrees"), (2, "2", "disagrees")],
+)
+def test_the_first_sublayer_may_belong_to_the_dead_ones(study, dead, claimed, expected):
+    """Three sub-layers behind it are two layers with it, one and a half without."""
+    rows = [{"run_id": f"tiny/runs/{path('hc', TWO[1])}", "status": "ok", "dead_sublayers": dead}]
+    asked = (study, "dead_layers", "design=hc n_layers=16", "=", claimed)
+    assert judge(*asked, block_mix_summary=rows)[0] == expected
 
 
 def test_a_claim_that_cannot_be_read_is_one_line(study):
@@ -184,7 +207,7 @@ def test_every_claim_speaks_of_runs_of_the_paper_study(written, raw):
     assert set(exact["verdict"]) == {"agrees"}
     others = table.drop(index=exact.index)
     judged = others[others["verdict"] != "contradiction"]
-    assert len(judged) == 35
+    assert len(judged) == 37
     assert set(judged["verdict"]) == {"not run"}
     assert judged["note"].str.startswith("missing").all(), judged["note"].tolist()
     assert latex(table.reset_index(), claims.PRINTED).count(r"\\") == len(table) + 1

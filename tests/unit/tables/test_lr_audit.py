@@ -130,9 +130,9 @@ def test_table_4_of_a_study_without_a_sweep(study, tmp_path):
 
 
 def test_table_4_has_the_papers_rates_at_its_scale(study):
-    runs = [path(design, (24, 1024), scale=scale) for design, scale in (("lns", "400m"), ("lns", "t"))]
+    runs = [path("lns", (24, 1024), scale=scale) for scale in ("400m", "t", "1600m")]
     for run in runs:
         study.add(run, loss=3.0)
     spec = study.spec(files=("validation.csv", REPORTED.name))
     table = learning_rates.build(read([*study.only("validation.csv"), REPORTED], spec), spec)
-    assert table.set_index("scale")["published"].dropna().to_dict() == {"400m": 0.01}
+    assert table.set_index("scale")["published"].dropna().to_dict() == {"400m": 0.01, "1600m": 5e-4}
