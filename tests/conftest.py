@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 from pathlib import Path
 from pydoc_data import topics
 from typing import Any, NamedTuple
@@ -9,6 +10,12 @@ import pytest
 from depthbench import specs
 
 WINDOW = 32
+
+
+def pytest_configure():
+    """Let tests interrupt what they start: `make test &` in a script ignores SIGINT, and every child inherits that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):
