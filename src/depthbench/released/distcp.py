@@ -58,9 +58,11 @@ class _Unpickler(pickle._Unpickler):  # the one in Python: the other's opcodes c
 
     def load_build(self) -> None:
         """Fill an instance of ours; what is shared with the rest of the program, classes above all, stays as it is."""
-        kind = type(self.stack[-2])
+        filled = self.stack[-2]
+        kind = type(filled)
         if kind is not StorageInfo and (kind.__module__, kind.__name__) not in FILLED:
-            raise UserError("E-PICKLE", f"{kind.__name__}: not filled by .metadata; do not use this checkpoint")
+            name = getattr(filled, "__name__", kind.__name__)
+            raise UserError("E-PICKLE", f"{name}: not to be changed by .metadata; do not use this checkpoint")
         super().load_build()  # type: ignore[misc]
 
     dispatch[pickle.BUILD[0]] = load_build

@@ -107,7 +107,9 @@ def test_what_is_looked_up_is_not_changed(preln_of_torch, refused, module, name,
         b"(N}" + b"".join(b"X" + struct.pack("<I", len(k)) + k + value + b"s" for k in (b"planted", b"parts")) + b"t"
     )
     path.write_bytes(b"\x80\x04" + looked_up(module, name) + called + state + b"b0" + body)
-    assert re.match(r"E-PICKLE \w+: not filled by \.metadata; do not use this checkpoint$", refused(preln_of_torch))
+    assert re.match(
+        r"E-PICKLE \w+: not to be changed by \.metadata; do not use this checkpoint$", refused(preln_of_torch)
+    )
     found = getattr(importlib.import_module(module), name)
     assert not hasattr(found(0) if called else found, "planted")
     assert not any(hasattr(one, "planted") for one in (PurePosixPath, distcp.StorageInfo, distcp._Path))
