@@ -30,11 +30,14 @@ def _loading(cfg: ModelConfig) -> str:
     code = ["import depthbench", "", 'run = depthbench.load("this folder")  # model, config, tokenizer, record']
     if cfg.design == "preln":
         code = [
-            *("from transformers import AutoModelForCausalLM, AutoTokenizer", ""),
-            *('model = AutoModelForCausalLM.from_pretrained("this folder")', ""),
+            *("import torch", "from transformers import AutoModelForCausalLM, AutoTokenizer", ""),
+            *('model = AutoModelForCausalLM.from_pretrained("this folder", dtype=torch.float32)', ""),
             *code,
         ]
-    return "\n".join(["```python", *code, "```"])
+    lines = ["```python", *code, "```"]
+    if cfg.design == "preln":
+        lines += ["", "Loaded in float32 (`dtype=torch.float32`) it gives the logits of `depthbench.load` within 1e-5."]
+    return "\n".join(lines)
 
 
 def _model(cfg: ModelConfig) -> Iterator[tuple[str, Any]]:
@@ -51,7 +54,8 @@ def _model(cfg: ModelConfig) -> Iterator[tuple[str, Any]]:
 def _recipe(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     spec = record["spec"]
     yield "window", f"{spec['sequence_length']:,} tokens"
-    yield "learning rate, seed", f"{spec.get('lr') or 'not told'}, {spec.get('seed', 'not told')}"
+    rate = spec.get("lr") or record.get("imported", {}).get("lr", "not told")
+    yield "learning rate, seed", f"{rate}, {spec.get('seed', 'not told')}"
     yield "weights, computation", f"{spec['precision'].get('master', 'float32')}, {spec['precision']['compute']}"
     if record["status"] == "imported":
         yield "origin", "released checkpoint of the authors of the study, imported"

@@ -30,10 +30,13 @@ def import_(
 
     if (folder is None) == (spec is None):
         raise UserError("E-SPEC", "give the folder of a checkpoint, or --spec")
+    if spec is not None and readout != "auto":
+        raise UserError("E-SPEC", f"--readout {readout}: --spec says it under model.hc_readout; leave out one of them")
     if spec is not None:
         parsed = ImportSpec.read(spec)
     else:
-        name = out.relative_to("results") if out.is_relative_to("results") else out.name
+        whole, results = out.resolve(), Path("results").resolve()
+        name = whole.relative_to(results) if results in whole.parents else whole.name
         asked = {} if readout == "auto" else {"hc_readout": readout}
         parsed = ImportSpec(run_id=str(name), version=runs.VERSION["import"], source=str(folder), model=asked)
     record = import_checkpoint(parsed, out, data)

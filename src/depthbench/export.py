@@ -8,8 +8,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
-
 from depthbench import card, checkpoint, files, llama, loading, runs
 from depthbench.data import tokenizer
 from depthbench.data.loader import manifest
@@ -27,16 +25,15 @@ def export(folder: Path, out: Path, data: Path | None = None) -> str:
     with files.disk_errors():
         record = loading.record(folder)
         _check(folder, out, record)
-        loaded = loading.load(folder, data)
+        state, cfg = loading.weights(folder, record), ModelConfig.read(record["spec"]["model"])
+        place, _ = loading.tokenizer_of(folder, record, cfg, data)
         prepared = data or (loading.data_of(folder, record) if record["data"] else None)
         about = manifest(prepared) if prepared else None
         if about and record["data_id"] not in (None, about["data_id"]):
             raise UserError("E-RUN", f"{folder}: belongs to other texts than {prepared} holds; name those with --data")
-        cfg, state = loaded.config, load_file(folder / "model.safetensors")
-        (out / "config.json").unlink(missing_ok=True)
+        # no record yet, but the mark of an export: one that is cut can be made again
+        files.write_text(out / "config.json", '{"depthbench": null}\n')
         checkpoint.save_tensors(out / "model.safetensors", llama.theirs(state) if cfg.design == "preln" else state)
-        place = folder if data is None and (folder / "tokenizer.json").exists() else prepared
-        assert place
         files.write_text(out / "tokenizer.json", (place / "tokenizer.json").read_text(encoding="utf-8"))
         length = record["spec"].get("sequence_length")
         files.write_text(out / "tokenizer_config.json", json.dumps(_tokenizer_config(length), indent=1) + "\n")
@@ -54,6 +51,16 @@ def _check(folder: Path, out: Path, record: dict[str, Any]) -> None:
         raise UserError("E-RUN", f"{folder}: diverged at step {record['step']}; export a run that did not")
     if (out / "run.json").exists():
         raise UserError("E-RUN", f"{out}: holds a run; name another folder")
+    if out.exists() and any(out.iterdir()) and not _is_export(out):
+        raise UserError("E-RUN", f"{out}: is not empty and no export; name another folder")
+
+
+def _is_export(out: Path) -> bool:
+    try:
+        about = json.loads((out / "config.json").read_text(encoding="utf-8"))
+        return isinstance(about, dict) and "depthbench" in about
+    except (OSError, ValueError):
+        return False
 
 
 def _config(cfg: ModelConfig, record: dict[str, Any], dtype: str, sha256: str) -> dict[str, Any]:

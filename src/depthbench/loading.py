@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from depthbench import files, llama
 from depthbench.data import tokenizer
@@ -73,21 +74,39 @@ def load(folder: str | Path, data: str | Path | None = None) -> Loaded:
     """
     folder = Path(folder)
     found = record(folder)
-    weights = folder / "model.safetensors"
-    if not weights.exists() or files.sha256(weights) != found["sha256"]["model.safetensors"]:
-        raise UserError("E-RUN", f"{weights}: missing, or not the weights of its record; make the folder again")
-    config = ModelConfig.read(found["spec"]["model"])
+    state, config = weights(folder, found), ModelConfig.read(found["spec"]["model"])
     model = build_model(config)
-    state = load_file(weights)
-    model.load_state_dict(llama.ours(state) if found.get("format") == llama.FORMAT else state)
-    return Loaded(model.eval(), config, _tokenizer(folder, found, config, data), found)
+    model.load_state_dict(state)
+    return Loaded(model.eval(), config, tokenizer_of(folder, found, config, data)[1], found)
 
 
-def _tokenizer(folder: Path, found: dict[str, Any], config: ModelConfig, data: str | Path | None) -> Tokenizer:
+def weights(folder: Path, found: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the weights of a run or an exported folder under our names, in their stored types.
+
+    Raises:
+        UserError: E-RUN if they are not those of its record.
+    """
+    path = folder / "model.safetensors"
+    if not path.exists() or files.sha256(path) != found["sha256"]["model.safetensors"]:
+        raise UserError("E-RUN", f"{path}: missing, or not the weights of its record; make the folder again")
+    state = load_file(path)
+    return llama.ours(state) if found.get("format") == llama.FORMAT else state
+
+
+def tokenizer_of(
+    folder: Path, found: dict[str, Any], config: ModelConfig, data: str | Path | None
+) -> tuple[Path, Tokenizer]:
+    """Return the folder in which the tokenizer of a model stands, and the tokenizer.
+
+    Raises:
+        UserError: E-RUN, E-SHARD, E-TOK as `load`.
+    """
+    # one beside a run that was trained here is left from an import that had its path
+    trained_here = (folder / "run.json").exists() and found["status"] != "imported"
     place = folder
-    if data or not (folder / "tokenizer.json").exists():
+    if data or trained_here or not (folder / "tokenizer.json").exists():
         place = Path(data) if data else data_of(folder, found)
         manifest(place)
     loaded = tokenizer.load(place / "tokenizer.json")
     tokenizer.check(loaded, config.vocab_size, place)
-    return loaded
+    return place, loaded

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from depthbench import device, files, loading
+from depthbench import device, files, formats, loading
 from depthbench.data.loader import manifest
 from depthbench.errors import UserError
 
@@ -60,6 +60,13 @@ def write(folder: Path, name: str, table: pd.DataFrame) -> None:
         return
     with files.published(path) as part:
         table.to_parquet(part, index=False)
+
+
+def remove(folder: Path) -> None:
+    """Remove all that was measured of a model whose place another takes."""
+    for name in formats.RUN_FILES:
+        if name.endswith((".csv", ".parquet")):
+            (folder / name).unlink(missing_ok=True)
 
 
 def _keys(record: dict[str, Any]) -> dict[str, Any]:

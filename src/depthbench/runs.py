@@ -169,9 +169,34 @@ def made_by(config: Config, run: Run) -> RunSpec | ImportSpec:
         version=VERSION["import"],
         source=folder,
         model={key: trained.model[key] for key in must_be},
+        steps=trained.steps,
         lr=run.lr,
         seed=run.seed,
+        data=trained.data,
     )
+
+
+def find_checkpoint(folder: Path) -> tuple[Path, int | None]:
+    """Return the folder of a released checkpoint itself, the last of several steps, and its step if its name tells.
+
+    Raises:
+        UserError: E-CKPT if it is not there or not whole.
+    """
+    numbered = {int(path.name[4:]): path for path in folder.glob("step*") if re.fullmatch(r"step\d+", path.name)}
+    steps = [step for step in numbered if (numbered[step] / "config.json").is_file()]
+    if (folder / "config.json").is_file():
+        match = re.fullmatch(r"step(\d+)", folder.name)
+        found, step = folder, int(match[1]) if match else None
+    elif steps:
+        found, step = numbered[max(steps)], max(steps)
+    else:
+        why = f"none of {len(numbered)} steps holds config.json" if numbered else "no config.json and no step<N>/"
+        raise UserError(
+            "E-CKPT", f"{folder}: {why if folder.is_dir() else 'no such folder'}; name the folder of a checkpoint"
+        )
+    if not (found / "model_and_optim" / ".metadata").is_file():
+        raise UserError("E-CKPT", f"{found}: no model_and_optim/.metadata; download the whole checkpoint")
+    return found, step
 
 
 def evaluation_spec(config: Config, run: Run) -> EvaluationSpec:

@@ -96,15 +96,18 @@ class RunSpec(Spec):
 class ImportSpec(Spec):
     """All that decides what is made of a released checkpoint, the files in its folder aside.
 
-    In a record `model` is the whole model that was found, and the two last keys are filled in.
+    In a record `model` is the whole model that was found, and the two last keys are filled in. A study declares the
+    rest; people need not.
     """
 
     run_id: str
     version: Count
     source: str  # folder of the checkpoint
     model: dict[str, Any] = Field({})  # what the checkpoint must be; `hc_readout` is taken as said
+    steps: Count | None = None  # the checkpoint must be the last of such a training
     lr: Rate | None = None
     seed: Index | None = None
+    data: DataSpec | None = None  # of other data it is imported again, while its source is still there
     sequence_length: Count | None = None
     precision: Precision | None = None
 

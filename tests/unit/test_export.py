@@ -106,6 +106,59 @@ def test_what_cannot_be_exported(prepared, run, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_only_an_export_is_written_over(run, tmp_path):
+    for name, text in (
+        ("README.md", "mine"),
+        ("config.json", '{"model_type": "llama"}'),
+        ("config.json", '"depthbench"'),
+    ):
+        foreign = tmp_path / "foreign"
+        foreign.mkdir()
+        (foreign / name).write_text(text)
+        with pytest.raises(UserError, match=r"E-RUN .*foreign: is not empty and no export; name another folder"):
+            export.export(run, foreign)
+        assert (foreign / name).read_text() == text
+        shutil.rmtree(foreign)
+    (tmp_path / "out").mkdir()
+    export.export(run, tmp_path / "out")
+    export.export(run, tmp_path / "out")
+    assert depthbench.load(tmp_path / "out").config.design == "preln"
+
+
+def test_an_export_that_was_killed_is_none_and_can_be_made_again(run, tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr("depthbench.card.card", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            export.export(run, tmp_path / "out")
+    with pytest.raises(UserError, match=r"E-RUN .*config\.json: not a record"):
+        depthbench.load(tmp_path / "out")
+    export.export(run, tmp_path / "out")
+    depthbench.load(tmp_path / "out")
+
+
+def test_no_model_is_built_for_an_export(run, tmp_path, monkeypatch):
+    """It would be three times the weights; what is broken is still told."""
+    monkeypatch.setattr("depthbench.loading.build_model", lambda *_: 1 / 0)
+    export.export(run, tmp_path / "out")
+    broken = shutil.copytree(run, tmp_path / "broken")
+    (broken / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match=r"E-RUN .*missing, or not the weights of its record"):
+        export.export(broken, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_tokenizer_left_beside_a_trained_run_is_not_its_own(prepared, run, tmp_path):
+    """Its path was once that of an import."""
+    again = shutil.copytree(run, tmp_path / "again")
+    (again / "tokenizer.json").write_text("{}")
+    expected = (prepared.folder / "tokenizer.json").read_text()
+    record = json.loads((again / "run.json").read_text())
+    (again / "run.json").write_text(json.dumps({**record, "data": str(prepared.folder)}))
+    assert depthbench.load(again).tokenizer.get_vocab() == json.loads(expected)["model"]["vocab"]
+    export.export(again, tmp_path / "out")
+    assert (tmp_path / "out" / "tokenizer.json").read_text() == expected
+
+
 def test_an_export_that_was_cut_is_none(run, tmp_path):
     export.export(run, tmp_path / "out")
     weights = tmp_path / "out" / "model.safetensors"
@@ -138,3 +191,20 @@ def test_transformers_loads_preln(run, tmp_path):
     text = "The end <|endoftext|> of it\n\n  was — near."
     assert encoder(text)["input_ids"] == ours.tokenizer.encode(text).ids
     assert (encoder.eos_token_id, encoder.pad_token_id) == (511, 1)
+
+
+def test_transformers_loads_weights_in_bfloat16(prepared, tmp_path):
+    """As they are stored, and to our logits in float32."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed (extra `benchmark`)")
+    checkpoint = write(tmp_path / "checkpoint", filled(small("preln", vocab_size=512)))
+    import_checkpoint(ImportSpec(run_id="it", version=1, source=str(checkpoint)), tmp_path / "run", prepared.folder)
+    export.export(tmp_path / "run", tmp_path / "out")
+    assert "dtype=torch.float32" in (tmp_path / "out" / "README.md").read_text()
+    stored = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert stored.dtype == torch.bfloat16
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
+    tokens = torch.randint(512, (3, 32), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = depthbench.load(tmp_path / "run").model(tokens)
+        assert expected.std() > 0.1
+        assert (theirs(tokens).logits - expected).abs().max() < 1e-5

@@ -52,6 +52,25 @@ def test_nothing_is_trained(released):
     assert f"| held-out loss | {loss:.4f} nats/token" in card
 
 
+def test_other_data_or_steps_ask_for_the_checkpoint_again(released):
+    """With its source, and the data of its own."""
+    again = {"import_run": 1, "evaluate": 1, "export": 1}
+    other = ("corpora={other: {source: stdlib, val_fraction: 0.2}}", "studies={micro: {corpus: other}}")
+    for change in (("corpora={stdlib: {val_fraction: 0.1}}",), other):
+        assert released.plan(*EXPORT, *change) == ({"fetch": 1, "prepare": 1, **again}, [])
+    assert released.plan(*EXPORT, "scales={u: {steps: 5}}") == (again, [])
+
+
+def test_a_lost_checkpoint_is_told_before_the_run_is_removed(released):
+    (released.folder / "hub").rename(released.folder / "elsewhere")
+    done = released.call("snakemake", "-c1", *EXPORT, "corpora={stdlib: {val_fraction: 0.1}}")
+    (released.folder / "elsewhere").rename(released.folder / "hub")
+    assert done.returncode == 1
+    assert "E-CKPT hub/it: no such folder; name the folder of a checkpoint" in done.stdout + done.stderr
+    assert (released.folder / "results" / "micro" / "runs" / RUN / "model.safetensors").exists()
+    assert released.plan(*EXPORT) == ({}, [])
+
+
 def test_an_import_is_made_once_whatever_becomes_of_its_folder(released):
     (released.folder / "hub").rename(released.folder / "gone")
     (released.folder / "results" / "data").rename(released.folder / "data")
@@ -66,7 +85,9 @@ def test_an_import_is_made_once_whatever_becomes_of_its_folder(released):
 def test_other_runs_are_trained(checkout):
     """And of an import no costs are asked for: it has none."""
     declare(checkout, **{RUN: "hub/it"})
-    (checkout.folder / "hub" / "it").mkdir(parents=True)
+    (checkout.folder / "hub" / "it" / "model_and_optim").mkdir(parents=True)
+    for name in ("config.json", "model_and_optim/.metadata"):
+        (checkout.folder / "hub" / "it" / name).touch()
     jobs, trained = checkout.plan("losses", "run_costs", "--config", "study=micro")
     assert (jobs["import_run"], jobs["train"], trained) == (1, 3, sorted(RUNS[1:]))
     jobs, trained = checkout.plan("losses", "--config", "study=micro", "partial=true")
@@ -85,4 +106,6 @@ def test_what_cannot_be_imported_is_one_line(checkout):
     checkout.edit("config.yaml", "preln/u-d16-l3/", "preln/u-d16-l2/")
     done = checkout.call("snakemake", "-n", "losses", "--config", "study=micro")
     assert done.returncode == 1
-    assert "Missing input files for rule import_run" in done.stdout + done.stderr
+    told = (done.stdout + done.stderr).splitlines()
+    assert "E-CKPT hub/it: no such folder; name the folder of a checkpoint" in told
+    assert not any("Missing input files" in line for line in told)

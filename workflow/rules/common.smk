@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from depthbench import config as settings
-from depthbench import preflight, runs
+from depthbench import files, preflight, runs
 from depthbench.bench import prefill
 from depthbench.designs import ORDER
 from depthbench.errors import UserError
@@ -107,8 +107,16 @@ def untrained_needs_data(wildcards):
 
 def unimported_needs_checkpoint(wildcards):
     """The same for a released checkpoint: once it is imported its folder may go."""
-    made = trained(runs.parse(wildcards.run))
-    return [] if made else [IMPORTED[wildcards.run], f"{DATA}/manifest.json"]
+    if trained(runs.parse(wildcards.run)):
+        return []
+    folder = IMPORTED[wildcards.run]
+    try:
+        with files.disk_errors():
+            runs.find_checkpoint(Path(folder))
+    except UserError as error:
+        # Now, since Snakemake removes what there is of a run before its job begins.
+        refuse(str(error))
+    return [folder, f"{DATA}/manifest.json"]
 
 
 def data_unless_made(names, kind="runs"):

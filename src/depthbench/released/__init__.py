@@ -5,8 +5,8 @@ is taken. The weights keep the type that they are stored in; a model of them is 
 """
 
 import json
+import math
 import os
-import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthbench import checkpoint, files, lock, provenance
+from depthbench import checkpoint, files, lock, provenance, runfiles, runs
 from depthbench.data import tokenizer
 from depthbench.data.loader import manifest
 from depthbench.errors import UserError
@@ -23,6 +23,8 @@ from depthbench.released import distcp, names, readout, settings
 from depthbench.specs import ImportSpec
 
 WINDOW = 2048  # tokens; the paper's, where config.json does not say
+# What two imports share of which the same measurements hold.
+MEASURED_OF = (("imported", "sha256"), ("spec", "model"), ("data_id",))
 
 
 def import_checkpoint(spec: ImportSpec, out: Path, data: Path | None = None) -> dict[str, Any]:
@@ -34,14 +36,15 @@ def import_checkpoint(spec: ImportSpec, out: Path, data: Path | None = None) -> 
         UserError: E-CKPT, E-PICKLE, E-VARIANT, E-KEYS, E-SHAPE, E-READOUT, E-TOK, E-RUN, E-SHARD, E-LOCK, E-DISK.
     """
     with files.disk_errors():
-        _refuse_trained(out)
-        source, step = find(Path(spec.source))
+        before = _import_in(out)
+        source, step = runs.find_checkpoint(Path(spec.source))
         about = _settings(source)
         cfg = settings.model_config(about)
         _check_asked(spec, cfg, source)
+        notes = _training(spec, about, source, step)
         state = names.ours(distcp.read(source / "model_and_optim"), cfg)
-        window = _number(about, "train_module", "max_sequence_length", WINDOW)
-        notes = _first_values(state, cfg, step)
+        window = _number(about, WINDOW, "train_module", "max_sequence_length")
+        notes |= _first_values(state, cfg, step)
         if cfg.design == "hc":
             cfg, notes["readout"] = _with_readout(spec, cfg, state, data, window)
         text = _tokenizer(source, about, cfg, data)
@@ -59,6 +62,11 @@ def import_checkpoint(spec: ImportSpec, out: Path, data: Path | None = None) -> 
             "spec": _found(spec, cfg, window, state).as_dict(),
         }
         with lock.held(out, spec.run_id):
+            # first what makes the rest count, so that none of it passes for this checkpoint's if we are killed
+            (out / "run.json").unlink(missing_ok=True)
+            if any(_value(before, *keys) != _value(record, *keys) for keys in MEASURED_OF):
+                runfiles.remove(out)
+            (out / "tokenizer.json").unlink(missing_ok=True)
             checkpoint.save_tensors(out / "model.safetensors", state)
             if text is not None:
                 files.write_text(out / "tokenizer.json", text)
@@ -67,36 +75,17 @@ def import_checkpoint(spec: ImportSpec, out: Path, data: Path | None = None) -> 
     return record
 
 
-def find(folder: Path) -> tuple[Path, int | None]:
-    """Return the folder of the checkpoint itself, the last of several steps, and its step where the name tells.
-
-    Raises:
-        UserError: E-CKPT if it is not there or not whole.
-    """
-    numbered = {int(path.name[4:]): path for path in folder.glob("step*") if re.fullmatch(r"step\d+", path.name)}
-    steps = [step for step in numbered if (numbered[step] / "config.json").is_file()]
-    if (folder / "config.json").is_file():
-        match = re.fullmatch(r"step(\d+)", folder.name)
-        found, step = folder, int(match[1]) if match else None
-    elif steps:
-        found, step = numbered[max(steps)], max(steps)
-    else:
-        why = f"none of {len(numbered)} steps holds config.json" if numbered else "no config.json and no step<N>/"
-        raise UserError("E-CKPT", f"{folder}: {why}; name the folder of a checkpoint")
-    if not (found / "model_and_optim" / ".metadata").is_file():
-        raise UserError("E-CKPT", f"{found}: no model_and_optim/.metadata; download the whole checkpoint")
-    return found, step
-
-
-def _refuse_trained(out: Path) -> None:
+def _import_in(out: Path) -> dict[str, Any]:
+    """Return the record of the import that the folder holds, an empty one of none."""
     try:
         there = json.loads((out / "run.json").read_text())
     except FileNotFoundError:
-        return
+        return {}
     except ValueError:
         there = None
     if not isinstance(there, dict) or there.get("status") != "imported":
         raise UserError("E-RUN", f"{out}: holds a run that was not imported; name another folder")
+    return there
 
 
 def _settings(source: Path) -> dict[str, Any]:
@@ -110,11 +99,19 @@ def _settings(source: Path) -> dict[str, Any]:
     return found
 
 
-def _number(about: dict[str, Any], section: str, key: str, default: int) -> int:
-    inner = about.get(section)
-    found = inner.get(key, default) if isinstance(inner, dict) else default
+def _value(about: Any, *keys: str) -> Any:
+    """Return what stands under the keys, one inside the other; None if nothing does."""
+    for key in keys:
+        about = about.get(key) if isinstance(about, dict) else None
+    return about
+
+
+def _number(about: dict[str, Any], default: int, *keys: str) -> int:
+    found = _value(about, *keys)
+    if found is None:
+        return default
     if type(found) is not int or found < 2:
-        raise UserError("E-CKPT", f"config.json: {section}.{key} is {found!r}, a whole number is wanted; mend it")
+        raise UserError("E-CKPT", f"config.json: {'.'.join(keys)} is {found!r}, a whole number is wanted; mend it")
     return found
 
 
@@ -125,6 +122,25 @@ def _check_asked(spec: ImportSpec, cfg: ModelConfig, source: Path) -> None:
     wrong = [f"{key}={found.get(key)!r}, not {v!r}" for key, v in spec.model.items() if found.get(key) != v]
     if wrong:
         raise UserError("E-CKPT", f"{source}: not the model of {spec.run_id}: {', '.join(wrong)}; name another folder")
+
+
+def _training(spec: ImportSpec, about: dict[str, Any], source: Path, step: int | None) -> dict[str, Any]:
+    """Return what is told of the training: step, length and rate, which must be those that a study declares."""
+    length = _value(about, "trainer", "max_duration")
+    in_steps = _value(length, "value") if _value(length, "unit") == "steps" else None
+    found = {"step": step, "steps": in_steps, "lr": _value(about, "train_module", "optim", "lr")}
+    if strange := [f"{key} is {v!r}" for key, v in found.items() if v is not None and type(v) not in (int, float)]:
+        raise UserError("E-CKPT", f"{source}/config.json: {', '.join(strange)}, a number is wanted; mend it")
+    declared = {key: value for key in found if (value := spec.lr if key == "lr" else spec.steps) is not None}
+    wrong = [
+        f"{key} {found[key]}, not {value}"
+        for key, value in declared.items()
+        if found[key] is not None and not math.isclose(found[key], float(value))
+    ]
+    if wrong:
+        raise UserError("E-CKPT", f"{source}: not the finished {spec.run_id}: {'; '.join(wrong)}; name another folder")
+    told = {key: value for key, value in found.items() if value is not None}
+    return dict.fromkeys(declared, "as declared") | told
 
 
 def _first_values(state: dict[str, Tensor], cfg: ModelConfig, step: int | None) -> dict[str, Any]:
@@ -154,8 +170,7 @@ def _with_readout(
 
 def _tokenizer(source: Path, about: dict[str, Any], cfg: ModelConfig, data: Path | None) -> str | None:
     """Return the text of the tokenizer: of the data, else of the checkpoint; both there must hold the same entries."""
-    dataset = about.get("dataset")
-    said = _number(dataset if isinstance(dataset, dict) else {}, "tokenizer", "eos_token_id", cfg.vocab_size - 1)
+    said = _number(about, cfg.vocab_size - 1, "dataset", "tokenizer", "eos_token_id")
     if said != cfg.vocab_size - 1:
         known = "the designs are trained with GPT-NeoX's tokenizer, whose last entry ends a text"
         raise UserError("E-TOK", f"config.json: eos_token_id {said} of {cfg.vocab_size} entries; {known}")

@@ -2,7 +2,8 @@
 
 `.metadata` is a pickle: type, shape and chunks of each tensor; file, offset and length of each chunk.
 `__<rank>_<n>.distcp` hold the chunks back to back, each an archive of `torch.save`. A pickle may call whatever it
-names, so nothing but the classes below is looked up. The library's own reader asks for OLMo-core's classes.
+names, and set what it likes of what is looked up: nothing but the classes below is, and only their instances are
+filled. The library's own reader asks for OLMo-core's classes.
 """
 
 import io
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
@@ -20,9 +21,12 @@ from depthbench.errors import UserError
 
 PREFIX = "model."  # of the weights; the moments of the optimizer are not read
 METADATA = "torch.distributed.checkpoint.metadata"
-CLASSES = {
+FILLED = {
     *((METADATA, name) for name in ("Metadata", "TensorStorageMetadata", "BytesStorageMetadata")),
     *((METADATA, name) for name in ("ChunkStorageMetadata", "MetadataIndex", "StorageMeta", "TensorProperties")),
+}
+CLASSES = {
+    *FILLED,
     (METADATA, "_MEM_FORMAT_ENCODING"),
     ("torch", "Size"),
     ("torch.serialization", "_get_layout"),
@@ -41,12 +45,33 @@ class StorageInfo:
     length: int
 
 
-class _Unpickler(pickle.Unpickler):
+class _Path:
+    """Stands in for paths, which the file may hold and nothing reads: the chunks' own are strings."""
+
+    def __init__(self, *parts: Any) -> None:
+        pass
+
+
+class _Unpickler(pickle._Unpickler):  # the one in Python: the other's opcodes cannot be narrowed
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+    stack: list[Any]
+
+    def load_build(self) -> None:
+        """Fill an instance of ours; what is shared with the rest of the program, classes above all, stays as it is."""
+        filled = self.stack[-2]
+        kind = type(filled)
+        if kind is not StorageInfo and (kind.__module__, kind.__name__) not in FILLED:
+            name = getattr(filled, "__name__", kind.__name__)
+            raise UserError("E-PICKLE", f"{name}: not to be changed by .metadata; do not use this checkpoint")
+        super().load_build()  # type: ignore[misc]
+
+    dispatch[pickle.BUILD[0]] = load_build
+
     def find_class(self, module: str, name: str) -> Any:
         if module in WRITERS and name == "_StorageInfo":
             return StorageInfo
         if module in PATH_MODULES and name in PATHS:
-            return PurePosixPath
+            return _Path
         if module == "torch" and isinstance(dtype := getattr(torch, name, None), torch.dtype):
             return dtype
         if (module, name) not in CLASSES:
@@ -106,6 +131,8 @@ def _assembled(name: str, entry: TensorStorageMetadata, places: dict, folder: Pa
 
 
 def _chunk(folder: Path, info: StorageInfo) -> torch.Tensor:
+    if (type(info.relative_path), type(info.offset), type(info.length)) != (str, int, int):
+        raise ValueError("file, offset and length are not a string and two numbers")
     relative = PurePosixPath(info.relative_path)
     if relative.is_absolute() or ".." in relative.parts:
         raise UserError("E-CKPT", f"{relative}: leads out of {folder}; do not use this checkpoint")

@@ -1,5 +1,6 @@
 import json
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -9,7 +10,7 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 import depthbench
-from depthbench import evaluate, files, train
+from depthbench import evaluate, exchange, files, train
 from depthbench.data.loader import Heldout
 from depthbench.errors import UserError
 from depthbench.model import ModelConfig
@@ -180,3 +181,55 @@ def test_the_factor_of_lns_may_be_in_the_file(asked, tmp_path):
     state = their_names(model) | {f"blocks.{l}.ln_scale": torch.tensor((l + 1) ** -0.5) for l in range(3)}
     import_checkpoint(asked(write(tmp_path / "it", model, state=state)), tmp_path / "run")
     assert load_file(tmp_path / "run" / "model.safetensors").keys() == model.state_dict().keys()
+
+
+def test_another_import_takes_the_measurements_away(prepared, asked, tmp_path):
+    """Another readout, other weights, other data; the same import keeps them."""
+    run, hc = tmp_path / "run", write(tmp_path / "hc", at_512("hc"))
+    measured = [run / "validation.csv", run / "validation_docs.parquet"]
+
+    def made(folder, data=prepared.folder, **model):
+        import_checkpoint(asked(folder, **model), run, data)
+        return [path.exists() for path in measured]
+
+    made(hc, hc_readout="sum_then_norm")
+    evaluate.evaluate(run)
+    (run / "analysis").mkdir()
+    (run / "analysis" / "angular.csv").write_text("")
+    assert made(hc, hc_readout="sum_then_norm") == [True, True]
+    assert made(hc, hc_readout="norm_then_sum") == [False, False]
+    assert not (run / "analysis" / "angular.csv").exists()
+    preln = write(tmp_path / "preln", at_512("preln"))
+    evaluate.evaluate(run)
+    assert made(preln) == [False, False]
+    evaluate.evaluate(run)
+    assert (run / "tokenizer.json").exists()
+    assert made(preln, None) == [False, False]
+    assert not (run / "tokenizer.json").exists()
+
+
+def test_an_import_that_is_cut_leaves_no_measurements_of_the_one_before(prepared, asked, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    import_checkpoint(asked(write(tmp_path / "preln", at_512("preln"))), run, prepared.folder)
+    evaluate.evaluate(run)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    lns = write(tmp_path / "lns", at_512("lns"))
+    monkeypatch.setattr("depthbench.checkpoint.save_tensors", full)
+    with pytest.raises(UserError, match="E-DISK"):
+        import_checkpoint(asked(lns), run, prepared.folder)
+    assert {path.name for path in run.iterdir()} == {"model.safetensors", ".lock"}
+
+
+def test_the_name_of_a_run_that_a_person_imports(asked, tmp_path, monkeypatch):
+    folder = write(tmp_path / "checkpoint", at_512("preln"))
+    for out, name in ((".", "here"), ("results/released/it", "released/it"), ("results", "results"), ("a/../b", "b")):
+        (tmp_path / "here").mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / "here")
+        exchange.import_(Path(out), folder)
+        assert json.loads((tmp_path / "here" / out / "run.json").read_text())["run_id"] == name
+    spec = asked(folder).model_dump_json()
+    with pytest.raises(UserError, match=r"E-SPEC --readout norm_then_sum: --spec says it .*; leave out one of them"):
+        exchange.import_(tmp_path / "run", readout="norm_then_sum", spec=spec)

@@ -1,18 +1,22 @@
 """A checkpoint that is broken, foreign or hostile is one line, and leaves nothing behind."""
 
+import importlib
 import json
 import os
 import pickle
+import re
 import shutil
+import struct
 from collections.abc import Callable
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import pytest
 import torch
 from released_folder import filled, save, small, their_config, their_names, write
 
 from depthbench.errors import UserError
-from depthbench.released import import_checkpoint
+from depthbench.released import distcp, import_checkpoint
+from depthbench.specs import ImportSpec
 
 IMPORTED = "preln, sandwich, lns, deepnorm, keel, hc, mhc, attnres_full, attnres_block, moda, moda_postln"
 
@@ -79,6 +83,47 @@ def test_a_name_that_has_no_place_there_is_not_looked_up(preln, refused, name):
     assert refused(preln).startswith(f"E-PICKLE {module}.{attribute}: ")
 
 
+def looked_up(module, name):
+    return b"".join(b"\x8c" + bytes([len(text)]) + text.encode() for text in (module, name)) + b"\x93"
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "called"),
+    [
+        ("pathlib", "PurePosixPath", b""),
+        (distcp.METADATA, "Metadata", b""),
+        (distcp.METADATA, "_MEM_FORMAT_ENCODING", b""),
+        (distcp.METADATA, "_MEM_FORMAT_ENCODING", b"K\x00\x85R"),  # a member of it
+        ("torch.serialization", "_get_layout", b""),
+        (distcp.WRITERS[0], "_StorageInfo", b""),
+    ],
+)
+def test_what_is_looked_up_is_not_changed(preln_of_torch, refused, module, name, called):
+    """Sets `planted` and the check of paths on it, then goes on as the file did."""
+    path = preln_of_torch / "model_and_optim" / ".metadata"
+    body = pickle.dumps(pickle.loads(path.read_bytes()), protocol=3)[2:]  # without frames, which would be cut
+    value = looked_up("collections", "OrderedDict")
+    state = (
+        b"(N}" + b"".join(b"X" + struct.pack("<I", len(k)) + k + value + b"s" for k in (b"planted", b"parts")) + b"t"
+    )
+    path.write_bytes(b"\x80\x04" + looked_up(module, name) + called + state + b"b0" + body)
+    assert re.match(
+        r"E-PICKLE \w+: not to be changed by \.metadata; do not use this checkpoint$", refused(preln_of_torch)
+    )
+    found = getattr(importlib.import_module(module), name)
+    assert not hasattr(found(0) if called else found, "planted")
+    assert not any(hasattr(one, "planted") for one in (PurePosixPath, distcp.StorageInfo, distcp._Path))
+
+
+def test_a_place_that_is_no_string(preln_of_torch, refused):
+    def place(found):
+        for info in found.storage_data.values():
+            info.relative_path = Path("/etc/passwd")
+
+    edit(preln_of_torch, place)
+    assert "cannot be read (file, offset and length are not a string and two numbers)" in refused(preln_of_torch)
+
+
 def test_a_planted_chunk_is_not_run(preln_of_torch, refused, tmp_path):
     chunks = [*(preln_of_torch / "model_and_optim").glob("*.distcp")]
     for path in chunks:
@@ -90,8 +135,10 @@ def test_a_planted_chunk_is_not_run(preln_of_torch, refused, tmp_path):
 
 def test_what_is_not_there_or_cut(preln, refused, tmp_path):
     assert refused(tmp_path / "none") == (
-        f"E-CKPT {tmp_path / 'none'}: no config.json and no step<N>/; name the folder of a checkpoint"
+        f"E-CKPT {tmp_path / 'none'}: no such folder; name the folder of a checkpoint"
     )
+    (tmp_path / "empty").mkdir()
+    assert "no config.json and no step<N>/; name" in refused(tmp_path / "empty")
     (tmp_path / "steps" / "step10").mkdir(parents=True)
     assert "none of 1 steps holds config.json" in refused(tmp_path / "steps")
     metadata = preln / "model_and_optim" / ".metadata"
@@ -298,3 +345,44 @@ def test_another_model_than_asked_for_and_a_trained_run_in_the_way(preln, asked,
     (there / "run.json").write_text('{"status": "ok"}')
     with pytest.raises(UserError, match=r"E-RUN .*holds a run that was not imported; name another folder"):
         import_checkpoint(asked(preln), there)
+
+
+def of_a_training(**changes):
+    """The config.json of one with 7600 steps at 2e-3."""
+    training = {"trainer": {"max_duration": {"value": 7600, "unit": "steps"}}, "train_module": {"optim": {"lr": 2e-3}}}
+    return their_config(small("preln")) | training | changes
+
+
+@pytest.mark.parametrize(
+    ("step", "changes", "told"),
+    [
+        (0, {}, "step 0, not 7600"),
+        (3000, {"trainer": {}}, "step 3000, not 7600"),
+        (7600, {"train_module": {"optim": {"lr": 1e-2}}}, "lr 0.01, not 2e-3"),
+        (7600, {"trainer": {"max_duration": {"value": 9500, "unit": "steps"}}}, "steps 9500, not 7600"),
+        (0, {"train_module": {"optim": {"lr": 1e-2}}}, "step 0, not 7600; lr 0.01, not 2e-3"),
+    ],
+)
+def test_a_study_takes_the_finished_run_only(asked, tmp_path, step, changes, told):
+    """A person takes any."""
+    folder = write(tmp_path / f"step{step}", filled(small("preln")), config=of_a_training(**changes))
+    spec = ImportSpec(run_id="it", version=1, source=str(folder), steps=7600, lr="2e-3")
+    with pytest.raises(UserError) as error:
+        import_checkpoint(spec, tmp_path / "run")
+    assert str(error.value) == f"E-CKPT {folder}: not the finished it: {told}; name another folder"
+    assert not (tmp_path / "run").exists()
+    assert import_checkpoint(asked(folder), tmp_path / "run")["step"] == step
+
+
+def test_what_a_checkpoint_tells_of_its_training(asked, refused, tmp_path):
+    model, spec = filled(small("preln")), {"run_id": "it", "version": 1, "steps": 7600, "lr": "2e-3"}
+    told = write(tmp_path / "step7600", model, config=of_a_training())
+    found = import_checkpoint(ImportSpec(source=str(told), **spec), tmp_path / "a")["imported"]
+    assert (found["step"], found["steps"], found["lr"]) == (7600, 7600, 2e-3)
+    silent = write(tmp_path / "root", model, config=of_a_training(trainer=None, train_module={"optim": {}}))
+    found = import_checkpoint(ImportSpec(source=str(silent), **spec), tmp_path / "b")["imported"]
+    assert (found["step"], found["steps"], found["lr"]) == ("as declared",) * 3
+    found = import_checkpoint(asked(silent), tmp_path / "c")["imported"]
+    assert not {"step", "steps", "lr"} & found.keys()
+    strange = write(tmp_path / "strange", model, config=of_a_training(train_module={"optim": {"lr": "high"}}))
+    assert refused(strange) == f"E-CKPT {strange}/config.json: lr is 'high', a number is wanted; mend it"
