@@ -45,8 +45,8 @@ def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
         for _, scale in scales
         if (design, scale) in declared
     ]
-    found = [reference.published(frames, *key) for key in (("optimal_lr", "main"), ("lr", "large"))]
-    theirs = pd.concat(found).set_index(["design", "scale"])["value"].to_dict()
+    told = [reference.published(frames, *key) for key in (("optimal_lr", "main"), ("lr", "large"))]
+    theirs = pd.concat(told).set_index(["design", "scale"])["value"].to_dict()
     for row in table:
         row["published"] = theirs.get((row["design"], row["scale"]), theirs.get(("all", row["scale"])))
     return pd.DataFrame(table, columns=COLUMNS).astype({"n_shapes": "Int64", "published": "float64"})
