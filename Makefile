@@ -29,14 +29,15 @@ $(READY): envs/requirements.txt pyproject.toml
 	@touch $@
 
 demo: $(READY) ## run the tiny study, from text to the HTML report
-	snakemake --cores $(CORES) --quiet rules --config study=tiny
+	@snakemake --cores $(CORES) --quiet rules --config study=tiny || \
+	    { echo "not finished: make demo goes on from here, and loses nothing; docs/when-it-stops.md"; exit 1; }
 	@$(MAKE) --no-print-directory report STUDY=tiny
 
 report: $(READY) ## HTML report of what STUDY has made so far
 	@test -n "$(made)" || { echo "results/$(STUDY) holds no figure or table yet: snakemake -c$(CORES) --config study=$(STUDY)"; exit 2; }
 	@# Without targets Snakemake would ask for all of them and stop at the first that is not there.
 	@snakemake --quiet all --config study=$(STUDY) partial=true --report results/$(STUDY)/report.html -- $(made)
-	@echo "report: $(CURDIR)/results/$(STUDY)/report.html"
+	@echo "report: $(CURDIR)/results/$(STUDY)/report.html, figures and tables in its menu"
 
 test: $(READY) ## tests, without the slow ones; then the kernels in Triton's interpreter
 	python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder -m "not slow and not perf and not gpu and not interpret" \

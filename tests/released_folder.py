@@ -1,6 +1,7 @@
 """Folders as the authors' code writes them, from models of ours: names, second names, types and config.json.
 
-`python tests/released_folder.py OUT.tar.xz` makes the committed fixture with OLMo-core's own saver, which it needs.
+`python tests/released_folder.py OUT.tar.xz` makes the committed fixture with OLMo-core's own saver, which it needs;
+`python tests/released_folder.py RUN OUT` writes a run of ours that way, with PyTorch's.
 """
 
 import copy
@@ -17,6 +18,7 @@ from pathlib import Path
 import torch
 import torch.distributed.checkpoint as dcp
 
+import depthbench
 from depthbench.model import ModelConfig, build_model
 from depthbench.model.backbone import store_bfloat16
 
@@ -193,4 +195,9 @@ def main(out):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    if len(sys.argv) == 3:
+        run = depthbench.load(sys.argv[1])
+        window = {"train_module": {"max_sequence_length": run.record["spec"]["sequence_length"]}}
+        write(Path(sys.argv[2]), run.model, config=their_config(run.config) | window)
+    else:
+        main(sys.argv[1])

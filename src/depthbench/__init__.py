@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from depthbench.loading import Loaded
 
 
-def load(folder: str | Path) -> Loaded:
-    """Load a trained run: its model, configuration, tokenizer and record; see `depthbench.loading.load`."""
+def load(folder: str | Path, data: str | Path | None = None) -> Loaded:
+    """Load a run: its model, configuration, tokenizer and record; see `depthbench.loading.load`.
+
+    `data`: prepared data with its tokenizer, for a run that has none of its own.
+    """
     from depthbench import loading  # brings torch, which a dry-run must not
 
-    return loading.load(folder)
+    return loading.load(folder, data)

@@ -205,6 +205,7 @@ MEANINGS = {
     "n_sources": Column(WHOLE, "", "sources that are mixed"),
     "alpha": Column(NUMBER, "share", "weight of the newest source"),
     "beta": Column(NUMBER, "share", "weight of all other sources"),
+    "rank": Column(WHOLE, "", "place of the loss in the suite main at this scale and shape, 1: lowest; seed 0"),
     "dead_sublayers": Column(WHOLE, "", "leading sub-layers, after the first, with alpha < 0.05"),
     "dead_layers": Column(WHOLE, "", "half of dead_sublayers, rounded down"),
     "drop": Column(NUMBER, "percentage points", "acc_norm that is lost without the block"),

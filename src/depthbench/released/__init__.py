@@ -37,6 +37,7 @@ def import_checkpoint(spec: ImportSpec, out: Path, data: Path | None = None) -> 
     """
     with files.disk_errors():
         before = _import_in(out)
+        data_id = data and manifest(data)["data_id"]
         source, step = runs.find_checkpoint(Path(spec.source))
         about = _settings(source)
         cfg = settings.model_config(about)
@@ -56,7 +57,7 @@ def import_checkpoint(spec: ImportSpec, out: Path, data: Path | None = None) -> 
             "n_params": cfg.count_params(),
             "table_params": cfg.table_params(),
             "data": data and os.path.relpath(data, out),
-            "data_id": data and manifest(data)["data_id"],
+            "data_id": data_id,
             "legs": [],  # nothing was trained here
             "imported": {**notes, "sha256": _sums(source), **provenance.commit()},
             "spec": _found(spec, cfg, window, state).as_dict(),

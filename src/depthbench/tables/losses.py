@@ -4,9 +4,10 @@
 
 `overhead_pct` is what the design adds to Pre-LN of the same shape, in percent of its parameters, norm gains
 included. The interval is a bootstrap over documents, stratified by origin, with the same resamples for all runs
-(`stats`). It holds the noise of evaluation, not of training. `nll_coding`, `nll_stem`, `nll_math` are means of two
-tasks, of one where `tasks_missing` names the other. `published` is the paper's loss of the run's design, shape and
-rate, where the study shows published values (`reference`). It follows the rule of the released code, as
+(`stats`). It holds the noise of evaluation, not of training. `rank` is the place of a loss among the runs of the suite
+main of its scale and shape, seed 0 and finite losses only, 1 for the lowest. `nll_coding`, `nll_stem`, `nll_math` are
+means of two tasks, of one where `tasks_missing` names the other. `published` is the paper's loss of the run's design,
+shape and rate, where the study shows published values (`reference`). It follows the rule of the released code, as
 `loss_upstream` does: `published_difference` = loss_upstream - published.
 """
 
@@ -33,6 +34,7 @@ PRINTED = {
     "loss": ("Loss [nats/token]", "{:.4f}"),
     "loss_lo": ("2.5 %", "{:.4f}"),
     "loss_hi": ("97.5 %", "{:.4f}"),
+    "rank": ("Rank", "{}"),
     "published": ("Published", "{:.3f}"),
     "published_difference": ("Difference", "{:+.4f}"),
     "bits_per_byte": ("Bits/byte", "{:.4f}"),
@@ -49,7 +51,7 @@ NLL = [f"nll_{name}" for name in (*CATEGORIES, *TASK_LABELS)]
 ARC = ["arc_acc_norm", "arc_acc_norm_lo", "arc_acc_norm_hi", "arc_acc", "arc_chance"]
 HELD_OUT = [
     *("suites", "design", "label", "scale", "n_layers", "d_model", "aspect_ratio", "lr", "seed", "status"),
-    *("loss", "loss_lo", "loss_hi", "loss_upstream", "published", "published_difference"),
+    *("loss", "loss_lo", "loss_hi", "rank", "loss_upstream", "published", "published_difference"),
     *("bits_per_byte", "unigram_entropy"),
     *("n_params", "overhead_pct", "tokens", "commit", "mixed_commit", "run_id"),
 ]
@@ -80,7 +82,15 @@ def held_out(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFram
     # Nullable types: a missing run would turn counts into floats.
     record = record.astype({"n_params": "Int64", "tokens": "Int64", "mixed_commit": "boolean"})
     table = losses(frames, spec).merge(record, on="run_id", how="left", validate="1:1")
-    return with_published(table, frames)[HELD_OUT]
+    return with_published(ranked(table), frames)[HELD_OUT]
+
+
+def ranked(table: pd.DataFrame) -> pd.DataFrame:
+    """Add the place of each loss at its scale and shape."""
+    in_main = table["suites"].map(lambda names: "main" in names.split(", ")).astype("bool")
+    rows = table[in_main & (table["seed"] == 0)]
+    places = rows.groupby(["scale", "n_layers", "d_model"])["loss"].rank(method="min")
+    return table.assign(rank=places.reindex(table.index).astype("Int64"))
 
 
 def with_published(table: pd.DataFrame, frames: dict[str, pd.DataFrame]) -> pd.DataFrame:

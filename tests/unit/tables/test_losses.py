@@ -138,7 +138,14 @@ def test_csv_keeps_full_precision(study, tmp_path):
     study.add(third, loss=13.1 / 3, spread=0.1)
     out = tmp_path / "losses.csv"
     tables.write("losses", study.files, study.spec(), out)
-    types = {"lr": "str", "n_params": "Int64", "tokens": "Int64", "mixed_commit": "boolean", "tasks_missing": "str"}
+    types = {
+        "lr": "str",
+        "n_params": "Int64",
+        "tokens": "Int64",
+        "mixed_commit": "boolean",
+        "tasks_missing": "str",
+        "rank": "Int64",
+    }
     pd.testing.assert_frame_equal(pd.read_csv(out, dtype=types), build(study), check_exact=True)
     first = out.read_bytes(), out.with_suffix(".tex").read_bytes()
     tables.write("losses", study.files, study.spec(), out)
@@ -160,9 +167,9 @@ def test_latex_is_for_people(study, tmp_path):
     assert r"2.5 \%" in header
     assert ok.startswith(r"Pre\_LN \& 100\% \{a\} & t & 4 & 52 & 13.00 & 1e-2 & 0 & ok & 4.6250 & 4.6250 & 4.6250 & ")
     assert "& --- & --- & --- & --- & 186,836 & 0.00 & 102,400 & aaaaaaa, bbbbbbb" in ok
-    assert "diverged & --- & --- & --- & --- & --- & --- & --- & --- & --- & --- & 188,160 & 0.46 & " in diverged
+    assert "diverged & --- & --- & --- & --- & --- & --- & --- & --- & --- & --- & --- & 188,160 & 0.46 & " in diverged
     assert missing.startswith("HC & ")
-    assert missing.count("---") == 14
+    assert missing.count("---") == 15
     assert "nan" not in text.lower()
 
 
@@ -247,3 +254,21 @@ def test_published_losses_and_the_difference_by_their_rule(tmp_path):
 
 def test_without_published_values_the_columns_are_empty(study):
     assert build(study)[["published", "published_difference"]].isna().all(axis=None)
+
+
+def test_the_rank_is_that_of_the_suite_main_at_one_shape(tmp_path):
+    """Ties share a place; a diverged run, a seed, another shape and a run of a sweep have none or one of their own."""
+    study = Study(tmp_path, names=losses.FILES)
+    for design, loss in (("preln", 4.5), ("lns", 4.25), ("hc", 4.5), ("keel", 4.75)):
+        study.add(path(design, TINY[0]), loss=loss)
+    study.add(path("mhc", TINY[0]), status="diverged")
+    study.add(path("preln", TINY[0], seed=1), ["seeds"], loss=4.0)
+    study.add(path("lns", TINY[0], lr="2e-2"), ["sweep"], loss=4.0)
+    study.add(path("hc", TINY[1]), loss=5.0)
+    spec = study.spec()
+    table = losses.build(read(study.files, spec), spec)
+    ranks = table.set_index("run_id")["rank"].dropna().to_dict()
+    assert {name.removeprefix("tiny/runs/"): rank for name, rank in ranks.items()} == {
+        **{path("lns", TINY[0]): 1, path("preln", TINY[0]): 2, path("hc", TINY[0]): 2, path("keel", TINY[0]): 4},
+        path("hc", TINY[1]): 1,
+    }
