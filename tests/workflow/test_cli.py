@@ -35,7 +35,7 @@ def test_help_has_an_example(command):
         (["analyze", "no/such/run"], "E-RUN no/such/run/run.json: No such file or directory"),
         (["analyze", "x", "--only", "causal,lens"], "E-SPEC --only 'lens': no such analysis; known: angular, causal, "),
         (["analyze", "x", "--spec", '{"names": ["prune"], "calibration": {"documents": 4, "tokens": 8}}'], "E-SPEC "),
-        (["import", "no/such/folder", "--out", "x"], "E-CKPT no/such/folder: no config.json and no step<N>/; name the"),
+        (["import", "no/such/folder", "--out", "x"], "E-CKPT no/such/folder: no such folder; name the"),
         (["import", "--out", "x"], "E-SPEC give the folder of a checkpoint, or --spec"),
         (["import", "--spec", "{}", "--out", "x"], "E-SPEC run_id: Field required"),
         (["export", "no/such/run", "--out", "x"], "E-RUN no/such/run/run.json: No such file or directory"),
