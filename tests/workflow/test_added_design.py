@@ -4,8 +4,8 @@ import csv
 import re
 
 ARTIFACTS = (
-    *("designs", "parameters", "learning_rates", "losses", "run_costs", "depth_trend", "late_layers"),
-    *("validation_loss", "angular_distance", "pathways", "logit_lens"),
+    *("designs", "parameters", "losses", "late_layers"),
+    *("validation_loss", "angular_distance", "pathways"),
 )
 
 
@@ -26,6 +26,6 @@ def test_denseformer_is_in_tables_and_figures(checkout):
         if "design" in rows[0]:
             shown[path.name] = {row.get("n_layers", "2 and 4") for row in rows if row["design"] == "denseformer"}
     assert set(shown) == {f"{name}.csv" for name in ARTIFACTS}
-    at_one_depth = {"pathways.csv", "logit_lens.csv"}
+    at_one_depth = {"pathways.csv"}
     for name, depths in shown.items():
         assert depths in ([{"4"}] if name in at_one_depth else [{"2", "4"}, {"2 and 4"}]), (name, depths)

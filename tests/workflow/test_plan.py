@@ -51,15 +51,16 @@ def test_a_figure_by_name_needs_its_own_runs_only(checkout):
     ("name", "n_runs"),
     [
         ("designs", 0),
-        ("parameters", 0),
-        ("suites", 0),
-        ("shapes_main", 0),
         ("contamination", 0),
         ("moda_norms", 3),
-        ("learning_rates", 8),
-        ("lr_sweep", 8),
-        ("seed_noise", 6),
         ("lr_audit", 14),
+        *(
+            pytest.param(name, n, marks=pytest.mark.slow)
+            for name, n in (
+                *(("parameters", 0), ("suites", 0), ("shapes_main", 0)),
+                *(("learning_rates", 8), ("lr_sweep", 8), ("seed_noise", 6)),
+            )
+        ),
     ],
 )
 def test_a_table_by_name_needs_what_it_reads_and_no_more(checkout, name, n_runs):
@@ -214,7 +215,7 @@ def test_rules_are_listed_with_their_texts(checkout):
         assert words in listed
 
 
-@pytest.mark.parametrize("study", ["tiny", "paper"])
+@pytest.mark.parametrize("study", [pytest.param("tiny", marks=pytest.mark.slow), "paper"])
 def test_planning_imports_neither_torch_nor_pandas(checkout, study):
     (checkout.folder / "refuse").mkdir()
     for name in ("torch", "pandas"):

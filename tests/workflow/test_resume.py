@@ -43,7 +43,7 @@ def logged(path):
     return [{key: value for key, value in row.items() if key not in NOT_COMPARED} for row in rows]
 
 
-FAST = ("preln", "hc", "attnres_full", "moda")  # one of each way to carry a state
+FAST = ("preln", "attnres_full")  # a plain stream, and a workspace
 
 
 @pytest.mark.parametrize(
