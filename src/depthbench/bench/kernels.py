@@ -1,8 +1,8 @@
 """Each fused operation, each implementation: forward pass, and forward with backward pass.
 
 Before it is timed an implementation is held against the reference in float32 on a few tokens: of one that is wrong, or
-that does not run, the line has an `error` and no times. `first_call_s` is the time of that first pass both ways,
-compilation in it. `least_bytes` are those that the operation must move, so `bytes_per_s` is compared with that of a
+that does not run, the line has an `error` and no times. `first_call_s` is the time of that check, compilation
+in it. `least_bytes` are those that the operation must move, so `bytes_per_s` is compared with that of a
 copy. The baseline is the eager path. On a GPU the reference, which is no path to train with, is not timed.
 """
 
