@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from depthbench import format_page, results_page
+from depthbench import format_page, results_page, results_sections
 from depthbench.errors import UserError
 from depthbench.schema import Config, parse_rate
 
@@ -90,7 +90,7 @@ def results(losses: Path) -> str:
     with losses.open() as file:
         rows = [row for row in csv.DictReader(file) if "main" in row["suites"].split(", ") and row["seed"] == "0"]
     shapes = list(dict.fromkeys((int(row["n_layers"]), int(row["d_model"])) for row in rows))
-    cells = {(r["label"], int(r["n_layers"]), int(r["d_model"])): results_page.cell(r) for r in rows}
+    cells = {(r["label"], int(r["n_layers"]), int(r["d_model"])): results_sections.cell(r) for r in rows}
     if vague := [row["run_id"] for row in rows if row["mixed_commit"] != "False"]:
         raise SystemExit(f"{losses}: no one commit gives {vague[0]}; run make demo-docs in a clean clone")
     entropy = float(rows[0]["unigram_entropy"])

@@ -73,7 +73,7 @@ COLUMNS = {
     | {"action": "str"},
     "prefill.csv": dict.fromkeys(("design", "mode", "compute", "device", "kernels", "memory", "commit"), "str")
     | dict.fromkeys(("n_layers", "d_model", "tokens", "batch", "chunk", "flops", "kv_bytes", "peak_bytes"), "int64")
-    | {"seconds": "float64", "device_hours": "float64"},
+    | {"seconds": "float64", "device_hours": "float64", "noisy": "bool"},
     **reference.COLUMNS,
 }
 # Of the prepared data, of the study, and published or a user's own numbers.

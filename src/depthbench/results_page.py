@@ -1,35 +1,48 @@
 """The page of a study's results, docs/results-mini.md: written from the tables and figures of results/mini.
 
 Nothing on it is typed in by hand but what such a size can and cannot tell; runs and tables that are not there are
-named.
+named. The tables and pictures that it shows are copied beside it.
 """
 
 import csv
+import importlib
+import inspect
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from depthbench import files
+from depthbench import results_sections as sections
 from depthbench.errors import UserError
+from depthbench.results_sections import Row, Tables
 
 STUDY = "mini"
-Row = dict[str, str]
 COMMAND = f"snakemake -c2 --config study={STUDY}"
+PUBLISHED = ("losses", "paired", "seed_noise", "lr_audit", "depth_trend", "late_layers", "claims", "run_costs")
 MEANING = """## What this size can and cannot tell
 
 Models of {parameters} parameters after {tokens} tokens are far from those of the paper, 200 M to 1.6 B parameters after
-4 to 32 billion tokens. They can tell that a design trains, what it costs, and how losses of designs and shapes differ
-in these runs, on this text, with these rates. They cannot tell which design is better at another size: the best rate
-moves with width, depth and length of training, and effects of depth may need more layers than there are here.
+4 to 32 billion tokens. They can tell that a design trains, and how losses of designs and shapes differ in these runs,
+on this text, with these rates. They cannot tell which design is better at another size: the best rate moves with width,
+depth and length of training, and effects of depth may need more layers than there are here.
 
-Intervals are over held-out documents: they hold the noise of evaluation, not that of training. Where there are several
-seeds, the smallest difference that they resolve is given; a smaller one is no result. mHC and MoDA add parameters to
-Pre-LN of the same shape, a larger share at these widths than at the paper's: `overhead_pct` of the table `losses`.
+- **Noise.** Intervals are over held-out documents: they hold the noise of evaluation, not that of training, unless they
+  say so. The interval of one loss holds what all models find hard alike; compare models by their differences.
+- **Sizes.** Models of a shape are of equal size but for what a design adds: {overheads}. In the paper mHC adds about
+  1 % and MoDA 11 to 12.5 %. So mHC is no model of equal size here, least of all where it is deep.
+- **Rates.** They are swept at one shape, with one seed, on the documents that are reported; the other shapes take that
+  rate. A shape that needs another one looks worse than it is.
 """
+# Which figures stand in a section; the others follow at the end.
+FIGURES = {
+    "losses": ("validation_loss",),
+    "rates": ("lr_sweep",),
+    "late": ("layer_perturbation", "causal_maps", "permutation_maps"),
+}
 
 
 def write(root: Path) -> Path:
-    """Write the page and copies of the figures below `root`/docs; return its path.
+    """Write the page, its tables and figures below `root`/docs; return its path.
 
     Raises:
         UserError: E-DOCS, if there are no results or a table is not whole.
@@ -38,45 +51,45 @@ def write(root: Path) -> Path:
     pictures = sorted((results / "figures").glob("*.png"))
     text = page(results, [picture.stem for picture in pictures])
     folder = root / "docs" / STUDY
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("*.png"):
-        old.unlink()
-    for picture in pictures:
-        shutil.copyfile(picture, folder / picture.name)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    tables = [results / "tables" / f"{name}.csv" for name in PUBLISHED]
+    for file in (*pictures, *(table for table in tables if table.exists())):
+        shutil.copyfile(file, folder / file.name)
     out = root / "docs" / f"results-{STUDY}.md"
     files.write_text(out, text)
     return out
 
 
-def page(results: Path, pictures: Iterable[str]) -> str:
+def page(results: Path, pictures: list[str]) -> str:
     """Return the page of the results in a folder."""
     tables = {path.stem: _read(path) for path in sorted((results / "tables").glob("*.csv"))}
     if lacking := [name for name in ("losses", "run_costs") if not tables.get(name)]:
         raise UserError("E-DOCS", f"{results}: no table {lacking[0]}; run {COMMAND} first")
+    shown = {section: [name for name in names if name in pictures] for section, names in FIGURES.items()}
+    others = [name for name in pictures if not any(name in names for names in shown.values())]
     try:
         parts = [
             f"# Results of the study `{STUDY}`\n\nWritten by `python -m depthbench.docs {STUDY}`; do not edit.\n",
             _origin(tables["losses"], tables["run_costs"]),
-            _losses(tables["losses"], tables.get("seed_noise")),
-            _rates(tables.get("lr_audit")),
-            _trend(tables.get("depth_trend")),
-            _late(tables.get("late_layers")),
-            _claims(tables.get("claims")),
             _meaning(tables["losses"]),
-            _figures(pictures),
+            _section("Losses", tables, "losses", sections.losses),
+            _figures(shown["losses"]),
+            sections.noise(tables.get("seed_noise")),
+            _section("Differences from Pre-LN", tables, "paired", sections.differences),
+            _section("Learning rates", tables, "lr_audit", sections.rates),
+            _figures(shown["rates"]),
+            _section("Depth at equal size", tables, "depth_trend", sections.trend),
+            _section("Late layers", tables, "late_layers", sections.late),
+            _figures(shown["late"]),
+            _section("The paper's claims", tables, "claims", sections.claims),
+            "## More figures\n",
+            _figures(others) or "There are none.\n",
         ]
     except (KeyError, ValueError) as error:
         problem = f"{results}/tables: {type(error).__name__} {error}, not of this version"
         raise UserError("E-DOCS", f"{problem}; run {COMMAND} again") from error
-    return "\n".join(parts)
-
-
-def cell(row: Row) -> str:
-    """Return the loss of a run with its interval; diverged and missing in words."""
-    if row["status"] != "ok":
-        return row["status"]
-    loss, lo, hi = (float(row[key] or "nan") for key in ("loss", "loss_lo", "loss_hi"))
-    return f"{loss:.3f} [{lo:.3f}, {hi:.3f}]"
+    return "\n".join(part for part in parts if part)
 
 
 def _read(path: Path) -> list[Row]:
@@ -84,121 +97,60 @@ def _read(path: Path) -> list[Row]:
         return list(csv.DictReader(file))
 
 
-def _markdown(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [list(header), *map(list, rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join(f"| {' | '.join(text.replace('|', '/') for text in line)} |" for line in lines) + "\n"
-
-
-def _interval(row: Row, value: str, lo: str, hi: str) -> str:
-    if not row[value]:
-        return "-"
-    number = f"{float(row[value]):+.4f}"
-    return f"{number} [{float(row[lo]):+.4f}, {float(row[hi]):+.4f}]" if row[lo] else number
-
-
 def _run(row: Row) -> str:
     return f"{row['label']} L{row['n_layers']} d{row['d_model']} at {row['lr']} seed {row['seed']}"
+
+
+def _section(title: str, tables: Tables, name: str, text: Callable[[list[Row], Tables], str]) -> str:
+    rows = tables.get(name)
+    return f"## {title}\n\n" + (text(rows, tables) if rows else f"The table `{name}` is not there.\n")
 
 
 def _origin(losses: list[Row], costs: list[Row]) -> str:
     done = [row for row in costs if row["status"] != "missing"]
     seconds = sum(float(row["seconds"]) for row in done)
-    commits = ", ".join(dict.fromkeys(row["commit"] for row in done))
+    commits = [row["commit"] for row in done]
+    counts = ", ".join(f"{name} ({commits.count(name)} runs)" for name in dict.fromkeys(commits))
     devices = ", ".join(dict.fromkeys(f"{row['device']}, {row['threads']} thread a run" for row in done))
+    entropy = next((float(row["unigram_entropy"]) for row in losses if row["unigram_entropy"]), float("nan"))
     lines = [
         *("Command:\n", f"```bash\n{COMMAND}\n```\n"),
-        f"{len(done)} of {len(costs)} runs, trained in {seconds / 3600:.2f} hours in all on {devices or 'no machine'};"
-        f" commit {commits or 'unknown'}.\n",
+        f"{len(done)} of {len(costs)} runs on {devices or 'no machine'}; commit {counts or 'unknown'}. The wall times"
+        f" of the trainings sum up to {seconds / 3600:.2f} hours: several ran at a time, pauses and what else the"
+        " machine did are in it, so it is no measure of speed ([performance](performance.md)).\n",
+        "Designs, shapes, text and rates are those of the study in [config.yaml](../config.yaml). The entropy of single"
+        f" tokens of the held-out text is {entropy:.3f} nats/token.\n",
     ]
     for status in ("missing", "diverged"):
         if named := [_run(row) for row in losses if row["status"] == status]:
             lines.append(f"{status.capitalize()}: {'; '.join(named)}.\n")
-    return "\n".join(lines)
-
-
-def _losses(losses: list[Row], noise: list[Row] | None) -> str:
-    rows = [row for row in losses if {"main", "seeds"} & set(row["suites"].split(", "))]
-    shapes = list(dict.fromkeys((int(row["n_layers"]), int(row["d_model"])) for row in rows))
-    found: dict[tuple[str, int, int], list[Row]] = {}
-    for row in sorted(rows, key=lambda row: int(row["seed"])):
-        found.setdefault((row["label"], int(row["n_layers"]), int(row["d_model"])), []).append(row)
-    table = [
-        [label, *("; ".join(map(cell, found.get((label, *shape), []))) or "-" for shape in shapes)]
-        for label in dict.fromkeys(row["label"] for row in rows)
-    ]
-    head = "Held-out loss [nats/token] with 95 % intervals over documents, seed by seed."
-    text = f"## Losses\n\n{head}\n\n" + _markdown(
-        ["design", *(f"L = {depth}, d = {width}" for depth, width in shapes)], table
-    )
-    if not noise:
-        return text + "\nThe table `seed_noise` is not there: what difference the seeds resolve is not known.\n"
-    for scale, row in {row["scale"]: row for row in noise if row["sd"]}.items():
-        text += (
-            f"\nOver seeds the standard deviation is {float(row['sd']):.4f} nats/token at scale {scale}; the smallest"
-            f" significant difference of two means over {row['n_seeds']} seeds is {float(row['resolvable']):.4f}.\n"
-        )
-    return text
-
-
-def _rates(audit: list[Row] | None) -> str:
-    head = "## Learning rates\n\n"
-    if not audit:
-        return head + "The table `lr_audit` is not there.\n"
-    edges = [row for row in audit if row["at_edge"] not in ("no", "")]
-    n_inside = sum(row["at_edge"] == "no" for row in audit)
-    text = f"The best rate of {n_inside} of {len(audit)} sweeps lies inside its grid.\n"
-    if without := [f"{row['label']} L{row['n_layers']}" for row in audit if not row["at_edge"]]:
-        text += f"\nWithout any loss: {', '.join(without)}.\n"
-    if edges:
-        named = [f"- {row['label']} L{row['n_layers']}: best {row['best_lr']} of {row['grid']}" for row in edges]
-        text += "\nBest at the edge of the grid, so no optimum was found:\n\n" + "\n".join(named) + "\n"
-    return head + text
-
-
-def _trend(trend: list[Row] | None) -> str:
-    head = "## Depth at equal size\n\n"
-    if not trend:
-        return head + "The table `depth_trend` is not there.\n"
-    header = ["design", "seed", "slope [nats/token per doubling of depth]", "best shape", "without a loss"]
-    rows = [
-        [row["label"], row["seed"], _interval(row, "slope", "slope_lo", "slope_hi"), row["best_shape"], row["absent"]]
-        for row in trend
-    ]
-    return head + _markdown(header, rows)
-
-
-def _late(late: list[Row] | None) -> str:
-    head = "## Late layers\n\n"
-    if not late:
-        return head + "The table `late_layers` is not there.\n"
-    header = ["design", "L", "measure", "skip", "share of late pairs above the paper's threshold"]
-    rows = [
-        [row["label"], row["n_layers"], row["measure"], row["skip_mode"], _interval(row, "fraction", "lo", "hi")]
-        for row in late
-    ]
-    return head + _markdown(header, rows)
-
-
-def _claims(claims: list[Row] | None) -> str:
-    head = "## The paper's claims\n\n"
-    if not claims:
-        return head + "The table `claims` is not there.\n"
-    judged = [row for row in claims if row["verdict"] in ("agrees", "disagrees", "undecided")]
-    n_others = sum(row["verdict"] == "not run" for row in claims)
-    named = f"{n_others} of {len(claims)} are not run: they name a shape of the paper's, or something is missing.\n\n"
-    rows = [[row["claim"], _interval(row, "ours", "lo", "hi"), row["unit"], row["verdict"]] for row in judged]
-    return head + named + _markdown(["claim", "ours", "unit", "verdict"], rows)
+    names = [f"[{name}]({STUDY}/{name}.csv)" for name in PUBLISHED]
+    return "\n".join(lines) + f"\nTables as files: {', '.join(names)}; [their columns](results-format.md).\n"
 
 
 def _meaning(losses: list[Row]) -> str:
-    ranges = {}
-    for name, column in {"parameters": "n_params", "tokens": "tokens"}.items():
-        values = sorted({int(row[column]) for row in losses if row[column]}) or [0]
-        ranges[name] = f"{values[0]:,}" + f" to {values[-1]:,}" * (len(values) > 1)
-    return MEANING.format(**ranges)
+    ok = [row for row in losses if row["status"] == "ok"]
+    more: dict[str, set[float]] = {}
+    for row in ok:
+        more.setdefault(row["label"], set()).add(round(float(row["overhead_pct"]), 1))
+    overheads = [f"{label} {sections.spread(values, '.1f')} %" for label, values in more.items() if max(values) >= 1]
+    return MEANING.format(
+        parameters=sections.spread(int(row["n_params"]) for row in ok),
+        tokens=sections.spread(int(row["tokens"]) for row in ok),
+        overheads=", ".join(overheads) or "less than 1 %",
+    )
 
 
-def _figures(pictures: Iterable[str]) -> str:
-    lines = [f"### {name.replace('_', ' ')}\n\n![{name.replace('_', ' ')}]({STUDY}/{name}.png)\n" for name in pictures]
-    return "## Figures\n\n" + ("\n".join(lines) or "There are none yet.\n")
+def _figures(names: list[str]) -> str:
+    return "\n".join(
+        f"### {_words(name)}\n\n{_caption(name)}\n\n![{_words(name)}]({STUDY}/{name}.png)\n" for name in names
+    )
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _caption(name: str) -> str:
+    """Return what the figure's module says of it."""
+    return inspect.getdoc(importlib.import_module(f"depthbench.figures.{name}")) or ""

@@ -2,7 +2,7 @@
 
 # The sweep is audited against the noise of the seeds; seeds alone are no sweep.
 SWEPT = [Pick("sweep"), Pick("seeds")] if "sweep" in STUDY.suites else [Pick("sweep")]
-SHAPES = [Pick(suite) for suite in ("main", "backbone", "ladder", "large")]
+SHAPES = [Pick(suite) for suite in ("main", "backbone", "ladder", "large", "seeds")]
 
 # What a table reads besides the files of runs.
 READS = {
@@ -22,7 +22,7 @@ READS = {
             f"src/depthbench/tables/{name}.py"
             for name in (
                 *("_claim_runs", "_claim_losses", "_claim_layers", "_claim_costs"),
-                *("depth_trend", "_measured"),
+                *("depth_trend", "seed_noise", "_measured"),
             )
         ),
     ],
@@ -91,12 +91,12 @@ TABLES = {
         [Pick("seeds")],
     ),
     "depth_trend": (
-        "Slope of the held-out loss [nats/token per doubling of depth] at equal size, one seed, with 95 % intervals over documents: evaluation noise, not training noise.",
+        "Slope of the held-out loss [nats/token per doubling of depth] at equal size, seed by seed, with 95 % intervals over documents: evaluation noise, not training noise.",
         ["validation.csv", "validation_docs.parquet"],
         SHAPES,
     ),
     "paired": (
-        "Differences of held-out loss [nats/token] on the same documents, one seed, with 95 % intervals over documents: evaluation noise, not training noise.",
+        "Differences of held-out loss [nats/token] on the same documents, seed by seed, with 95 % intervals over documents: evaluation noise, not training noise.",
         ["validation.csv", "validation_docs.parquet"],
         SHAPES,
     ),
@@ -106,7 +106,7 @@ TABLES = {
         [Pick("main")],
     ),
     "claims": (
-        "What the paper (arXiv 2609.32534) claims against our 95 % intervals over documents (evaluation noise, not training noise; one seed): agrees, disagrees, undecided, or not run where the study lacks the shape; and where the paper contradicts itself.",
+        "What the paper (arXiv 2609.32534) claims against our 95 % intervals over documents; those of losses hold the noise of training too, where the study repeats seeds: agrees, disagrees, undecided, or not run where the study lacks the shape; and where the paper contradicts itself.",
         [
             *("validation.csv", "validation_docs.parquet"),
             *("analysis/causal_summary.csv", "analysis/permutation_summary.csv"),

@@ -40,6 +40,7 @@ def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot
         f"(a): {at}." if len(same) else f"Left out: (a), {at}; the study declares no such runs.",
         "(b): each design at its own rate." if len(own) else "",
         untrained(main, same, spec),
+        left_out(main, same),
     )
     cells = frame.rename(columns={"layer": "x", "n": "y", "distance": "value"}).dropna(subset=["x", "y"])
     return _maps.plot(cells, places, "angular", columns, note), frame[COLUMNS]
@@ -49,6 +50,12 @@ def lettered(block: pd.DataFrame, letter: str) -> pd.DataFrame:
     """Put the letter of a block in front of the heading of its first panel."""
     first = block["panel"].eq(block["panel"].iloc[0]) if len(block) else block["panel"].eq("")
     return block.assign(panel=block["panel"].mask(first, letter + block["panel"]))
+
+
+def left_out(main: pd.DataFrame, same: pd.DataFrame) -> str:
+    """Return a sentence that names the design that is not compared at one rate, where the study has it."""
+    names = main["label"][main["design"] == NOT_COMPARED].unique()
+    return f"Without {names[0]}, as in the paper." if len(names) and len(same) else ""
 
 
 def untrained(main: pd.DataFrame, same: pd.DataFrame, spec: ArtifactSpec) -> str:

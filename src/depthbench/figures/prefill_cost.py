@@ -95,6 +95,8 @@ def remarks(frame: pd.DataFrame, costs: pd.DataFrame) -> list[str]:
         f"{first['batch']} prompts of {first['tokens']} tokens, {first['compute']}, on one device ({devices}); "
         f"chunks of {span} tokens; memory: {memory}."
     ]
+    if n_noisy := int(costs["noisy"].sum()):
+        found.append(f"Times: {n_noisy} of {len(costs)} are noisy (quartiles over rounds more than 10 % apart).")
     for title, panel in {"Missing": "loss", "Not measured": "flops"}.items():
         rows = frame[(frame["panel"] == panel) & (frame["status"] == "missing")]
         named = [f"{label} {_aspect.names(runs)}" for label, runs in rows.groupby("label", sort=False)]

@@ -1,11 +1,15 @@
-"""What claims about held-out losses are measured by; intervals are those of the losses in the same resamples."""
+"""What claims about held-out losses are measured by; intervals are those of the losses in the same resamples.
+
+Where seeds are repeated at the scale, the interval of a sum of losses with weights w also holds the noise of training:
+half widths sqrt(a^2 + b^2), a that over documents, b = t_0.975(df) sd |w| (`seed_noise`).
+"""
 
 import numpy as np
 import pandas as pd
 
 from depthbench.stats import PERCENTILES
 from depthbench.tables._claim_runs import Evidence, Measured, Unmeasured, one, paired, present
-from depthbench.tables.depth_trend import trend
+from depthbench.tables.depth_trend import slope_weights, trend
 
 
 def slope(evidence: Evidence, runs: pd.DataFrame) -> Measured:
@@ -14,7 +18,8 @@ def slope(evidence: Evidence, runs: pd.DataFrame) -> Measured:
     if runs["n_layers"].nunique() < 2:
         raise Unmeasured("not run", "one depth only")
     found = trend(runs, evidence.samples[runs["run_id"]].to_numpy())
-    return Measured(found["slope"], found["slope_lo"], found["slope_hi"])
+    measured = Measured(found["slope"], found["slope_lo"], found["slope_hi"])
+    return _of_training(measured, evidence, runs, slope_weights(runs))
 
 
 def loss_difference(evidence: Evidence, first: pd.DataFrame, second: pd.DataFrame) -> Measured:
@@ -22,7 +27,18 @@ def loss_difference(evidence: Evidence, first: pd.DataFrame, second: pd.DataFram
     pairs = paired(present(first), present(second))
     samples = evidence.samples[pairs["run_id"]].to_numpy() - evidence.samples[pairs["run_id_ref"]].to_numpy()
     lo, hi = np.percentile(samples.mean(axis=1), PERCENTILES)
-    return Measured((pairs["loss"] - pairs["loss_ref"]).mean(), lo, hi)
+    measured = Measured((pairs["loss"] - pairs["loss_ref"]).mean(), lo, hi)
+    return _of_training(measured, evidence, pairs, np.full(2 * len(pairs), 1 / len(pairs)))
+
+
+def _of_training(found: Measured, evidence: Evidence, runs: pd.DataFrame, weights: np.ndarray) -> Measured:
+    """Return the interval with the noise of training of these runs, which are of one scale, where that is known."""
+    noise = evidence.noise.get(runs["scale"].iloc[0])
+    if noise is None:
+        return found
+    half = noise.half_width(weights)
+    lo = found.value - np.hypot(found.value - found.lo, half)
+    return found._replace(lo=lo, hi=found.value + np.hypot(found.hi - found.value, half))
 
 
 def best_aspect(evidence: Evidence, runs: pd.DataFrame) -> Measured:

@@ -8,6 +8,7 @@ import pandas as pd
 from depthbench.artifacts import ArtifactSpec
 from depthbench.errors import UserError
 from depthbench.tables._measured import measured, resampled, shape_names
+from depthbench.tables.seed_noise import Noise, pooled
 
 KEYS = ("suite", "scale", "design", "n_layers", "d_model")
 SHAPE = ["scale", "n_layers", "d_model"]
@@ -32,18 +33,19 @@ class Unmeasured(Exception):  # noqa: N818 - it is no error
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that was measured: the runs of seed 0 and their losses in each resample."""
+    """Everything that was measured: the runs of seed 0, their losses in each resample, the noise of a scale's seeds."""
 
     spec: ArtifactSpec
     frames: dict[str, pd.DataFrame]
     runs: pd.DataFrame
     samples: pd.DataFrame
+    noise: dict[str, Noise]
 
     @classmethod
     def of(cls, frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> "Evidence":
         """Gather it; raises UserError E-RUN for runs that cannot be compared."""
         runs = measured(frames, spec)
-        return cls(spec, frames, runs[runs["seed"] == 0], resampled(frames, spec))
+        return cls(spec, frames, runs[runs["seed"] == 0], resampled(frames, spec), pooled(runs))
 
     def select(self, selector: str) -> list[pd.DataFrame]:
         """Return the runs of each part of a selector, `design=hc n_layers=70 | n_layers=42`; a part changes the first.

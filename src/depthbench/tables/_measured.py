@@ -19,9 +19,9 @@ def measured(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFram
 
 
 def by_suite(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs of the shape suites once for each of them, named in `suite`, suites in that order."""
+    """Return the runs of the shape suites and of `seeds` once for each, named in `suite`, suites in that order."""
     rows = table.assign(suite=table["suites"].str.split(", ")).explode("suite")
-    return pd.concat([rows[rows["suite"] == suite] for suite in SHAPE_SUITES], ignore_index=True)
+    return pd.concat([rows[rows["suite"] == suite] for suite in (*SHAPE_SUITES, "seeds")], ignore_index=True)
 
 
 def shape_names(rows: pd.DataFrame) -> list[str]:

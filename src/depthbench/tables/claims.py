@@ -5,7 +5,8 @@ over the border, or a run diverged; not run: the study has no such shape, or the
 A claim that names no shape of the paper's is put to the study's own shapes. contradiction: the paper's text and
 project page, or two of its figures, do not say the same; nothing of ours is compared.
 
-Intervals are over documents: noise of evaluation, not of training. One seed.
+Values are those of seed 0. Intervals are over documents: noise of evaluation. Those of slopes and differences of losses
+also hold the noise of training where the study repeats seeds at the scale; those of layer analyses never do.
 """
 
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
     slope = sum_s (x_s - mean x) loss_s / sum_s (x_s - mean x)^2,  x_s = log2(L_s)    [nats/token per doubling]
 
-over the shapes s of one suite. The documents are resampled, the same ones for all shapes, which gives the
+over the shapes s of one suite, seed by seed. The documents are resampled, the same ones for all shapes, which gives the
 slope's 95 % interval and how often each shape has the smallest loss (`wins`). This is noise of evaluation;
 noise of training (`seed_noise`) comes on top. Diverged and missing runs take no part; `absent` names them.
 """
@@ -24,6 +24,7 @@ PRINTED = {
     "suite": ("Suite", "{}"),
     "label": ("Design", "{}"),
     "scale": ("Scale", "{}"),
+    "seed": ("Seed", "{}"),
     "n_shapes": ("Shapes", "{}"),
     "slope": ("Slope [nats/token/doubling]", "{:+.4f}"),
     "slope_lo": ("2.5 %", "{:+.4f}"),
@@ -36,10 +37,12 @@ PRINTED = {
 
 
 def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
-    """Return one row per suite, design, scale, rate and seed; columns of the trend need two depths."""
+    """Return one row per suite, design, scale, rate and seed that has several depths; a trend needs two measured."""
     samples = resampled(frames, spec)
     rows = []
     for key, part in by_suite(measured(frames, spec)).groupby(KEYS, sort=False):
+        if part["n_layers"].nunique() < 2:
+            continue
         ok, absent = part[part["status"] == "ok"], part[part["status"] != "ok"]
         row = dict(zip(KEYS, key, strict=True)) | {"n_shapes": len(ok)}
         if ok["n_layers"].nunique() > 1:
@@ -49,10 +52,15 @@ def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
+def slope_weights(runs: pd.DataFrame) -> np.ndarray:
+    """Return what each loss counts in the slope, (runs,); they sum to 0."""
+    depth = np.log2(runs["n_layers"].to_numpy())
+    return (depth - depth.mean()) / ((depth - depth.mean()) ** 2).sum()
+
+
 def trend(runs: pd.DataFrame, samples: np.ndarray) -> dict:
     """Return the trend of runs from shallow to deep; `samples` (resamples, runs) are their resampled losses."""
-    depth = np.log2(runs["n_layers"].to_numpy())
-    weights = (depth - depth.mean()) / ((depth - depth.mean()) ** 2).sum()
+    weights = slope_weights(runs)
     loss, names = runs["loss"].to_numpy(), shape_names(runs)
     lo, hi = np.percentile(samples @ weights, PERCENTILES)
     shares = np.full(len(runs), np.nan)

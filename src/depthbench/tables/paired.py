@@ -26,6 +26,7 @@ PRINTED = {
     "suite": ("Suite", "{}"),
     "label": ("Design", "{}"),
     "scale": ("Scale", "{}"),
+    "seed": ("Seed", "{}"),
     "n_layers": ("L", "{}"),
     "d_model": ("d", "{}"),
     "label_ref": ("Against", "{}"),

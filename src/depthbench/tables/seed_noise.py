@@ -43,9 +43,13 @@ class Noise(NamedTuple):
     sd: float
     df: int
 
+    def half_width(self, weights: np.ndarray) -> float:
+        """Return the half of the 95 % interval of a sum of single losses with these weights [nats/token]."""
+        return float(t.ppf(0.975, self.df) * self.sd * np.linalg.norm(weights))
+
     def resolvable(self, n_seeds: int = 1) -> float:
         """Return the smallest significant difference of two means over `n_seeds` seeds [nats/token]."""
-        return float(t.ppf(0.975, self.df) * self.sd * np.sqrt(2 / n_seeds))
+        return self.half_width(np.full(2 * n_seeds, 1 / n_seeds))
 
 
 def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:

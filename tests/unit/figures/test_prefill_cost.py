@@ -48,7 +48,7 @@ def costs(study, edit=None, shapes=TINY):
                     "flops": cost.forward_flops(cfg, 256, last_only=True),
                     "kv_bytes": cost.kv_cache_bytes(cfg, 256, 4),
                 }
-                row |= {"seconds": 0.036 * (i + 1), "device_hours": 1e-5 * (i + 1 if whole else 7)}
+                row |= {"seconds": 0.036 * (i + 1), "device_hours": 1e-5 * (i + 1 if whole else 7), "noisy": i == 0}
                 row |= {"peak_bytes": GIB if whole else 3 * GIB // 4, "device": "cpu: x86_64", "kernels": "eager"}
                 rows.append(row | {"commit": "a" * 12, "load": 0.1})
     table = pd.DataFrame(rows)
@@ -127,6 +127,7 @@ def test_the_frame_has_every_measure_in_its_unit(study):
     assert row["chunk"].to_dict()["memory_chunked"] == 64
     assert set(frame["status"]) == {"ok"}
     assert "2 prompts of 256 tokens, float32, on one device (cpu: x86_64); chunks of 64 tokens" in words(texts)
+    assert "Times: 6 of 18 are noisy" in words(texts)
     scales = [axes.get_ylim() for axes in figure.axes]
     assert scales[4] == scales[5]
     check_places(texts, figure)

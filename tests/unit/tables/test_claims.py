@@ -86,6 +86,24 @@ def test_claims_on_losses_and_their_intervals(study):
     assert row["ours"] == -0.25
 
 
+def test_repeated_seeds_put_the_noise_of_training_into_the_interval(tmp_path):
+    """Two seeds 1/16 apart at each of two shapes: sd = 1/16 / sqrt(2), df = 2; the slope's weights are -1/2, 1/2."""
+    study = Study(tmp_path)
+    for shape, loss in zip(TWO, (4, 4.25), strict=True):
+        study.add(path("preln", shape), ["main", "seeds"], loss=loss)
+        study.add(path("preln", shape, seed=1), ["seeds"], loss=loss + 1 / 16)
+        study.add(path("hc", shape), loss=loss - 0.25)
+    half = 4.302653 / 16 / np.sqrt(2)  # t_0.975(2) sd
+    for design in ("preln", "hc"):  # also for what has one seed
+        verdict, row = judge(study, "slope", f"suite=main design={design}", ">", "0")
+        assert (verdict, row["ours"]) == ("undecided", 0.125)
+        assert row["hi"] - row["ours"] == pytest.approx(half / np.sqrt(2), rel=1e-6)
+        assert row["ours"] - row["lo"] == pytest.approx(half / np.sqrt(2), rel=1e-6)
+    verdict, row = judge(study, "loss_difference", "suite=main design=hc | design=preln", "<", "0")
+    assert (verdict, row["ours"]) == ("agrees", -0.25)
+    assert row["hi"] - row["ours"] == pytest.approx(half, rel=1e-6)  # of the mean of two differences
+
+
 def test_best_shape(study):
     verdict, row = judge(study, "best_aspect", "design=preln", "between", "12..14")
     assert (verdict, row["ours"]) == ("agrees", 13)
@@ -136,6 +154,7 @@ def test_shares_are_those_at_the_papers_threshold_and_of_its_skips(study):
     verdict, row = judge(study, "causal_share", "design=hc | design=preln", ">", "0", causal_summary=rows)
     assert verdict == "agrees"
     np.testing.assert_allclose(row[["ours", "lo", "hi"]].astype(float), [0.25, 0.1, 0.4], rtol=1e-12)
+    assert row["note"].endswith("blocks left out by our rule: 0.65 [0.6, 0.7]")
     row = judge(study, "causal_share", "design=hc n_layers=4", ">", "0", causal_summary=rows)[1]
     assert (row["verdict"], row["note"]) == ("not run", "analysis: too shallow")
 
@@ -221,7 +240,7 @@ def test_numbers_of_claims_are_the_published_ones(written):
         for suite in ("main", "backbone")
     }
     runs = pd.concat(values.values()).rename(columns={"value": "loss"})
-    evidence = Evidence(None, {}, runs, pd.DataFrame())
+    evidence = Evidence(None, {}, runs, pd.DataFrame(), {})
     checked = 0
     for row in written[written["metric"] == "loss_difference"].itertuples():
         printed = re.search(r"[+-]0\.\d+", row.paper)
