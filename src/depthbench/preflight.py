@@ -119,15 +119,17 @@ def _keys(case: Case, recipe: Recipe) -> dict[str, Any]:
 
 
 def _steps(case: Case, recipe: Recipe, kernels: str) -> dict[str, Any]:
-    """Take two steps, the first to warm up, and return what the second took.
+    """Take two steps, the first to warm up, return what the second took; then one pass of the layer analyses.
 
     Raises:
-        ValueError: if a parameter gets no gradient, or a loss, gradient or weight is not finite.
+        ValueError: if a parameter gets no gradient, or a loss, gradient, weight or that pass is not finite.
     """
     import torch
 
     import depthbench_kernels
     from depthbench import device, optim, provenance, train
+    from depthbench.analyses import Batch
+    from depthbench.analyses._baseline import Baseline
     from depthbench.model import ModelConfig
     from depthbench.model.backbone import build_model, store_bfloat16
 
@@ -156,12 +158,18 @@ def _steps(case: Case, recipe: Recipe, kernels: str) -> dict[str, Any]:
                 raise ValueError(f"{name} is not finite after a step, or its gradient is not")
     if not loss.isfinite():
         raise ValueError(f"the loss is {loss.item()}")
+    peak = provenance.peak_memory(at)
+    with torch.no_grad():
+        # What layer analyses begin with: its streams are float32, those of training may not be.
+        base = Baseline(model.eval(), Batch(tokens[:1], ("",), ("",)), recipe.precision.compute)
+        if not base.document_nll(base.states[-1]).isfinite().all():
+            raise ValueError("the pass of the layer analyses is not finite")
     return {
         "sequences": size[0],
         "sequence_length": size[1],
         "n_params": model.cfg.count_params(),
         "seconds": round(seconds, 6),
-        "peak_bytes": provenance.peak_memory(at),
+        "peak_bytes": peak,
         "device": provenance.machine(at)["device"],
         "threads": torch.get_num_threads(),
         "kernels": depthbench_kernels.backend(),

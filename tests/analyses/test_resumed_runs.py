@@ -14,6 +14,7 @@ from depthbench.analyses import _documents, causal, permutation
 from depthbench.analyses._baseline import Baseline
 from depthbench.designs import DESIGNS
 from depthbench.model import ModelConfig, build_model
+from depthbench_kernels import _select
 
 CHANGES = [(design, {}) for design in DESIGNS] + [
     ("attnres_block", {"n_layers": 6, "attnres_block_size": b})
@@ -114,6 +115,16 @@ def test_rounding_of_bfloat16_passes_is_no_update(design):
         scores = [causal.table(causal.measure(Baseline(model, part, c)), 1).score for c in ("float32", "bfloat16")]
         assert all(x.dtype == torch.float32 for x in Baseline(model, part, "bfloat16").depth_states)
     np.testing.assert_allclose(scores[1].mean(), scores[0].mean(), rtol=0.1)
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("backend", ["eager", "reference"])
+def test_states_that_are_compared_are_not_rounded_to_bfloat16(design, backend, monkeypatch):
+    monkeypatch.setattr(_select, "_chosen", backend)
+    base = Baseline(generic(config(design), torch.float32), drawn(3), "bfloat16")
+    with torch.no_grad():
+        z = base.represent(2, base.states[2])
+    assert (z != z.bfloat16()).float().mean() > 0.9
 
 
 @pytest.mark.parametrize("design", DESIGNS)

@@ -1,6 +1,7 @@
 """Attention over sequence and depth against float64 autograd of its formula, query by query."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ from comparing import worst_errors
 
 from depthbench_kernels.depth_attention import eager, reference
 
-PATHS = pytest.mark.parametrize("path", [reference, eager])
+RECOMPUTED = SimpleNamespace(depth_attention=eager.recomputed)  # what a GPU takes
+PATHS = pytest.mark.parametrize("path", [reference, eager, RECOMPUTED])
 
 
 def formula(q, k, v, *slots):
@@ -110,3 +112,22 @@ def test_no_matrix_over_pairs_of_positions_is_kept(generator):
         return sum(storages.values())
 
     assert kept(512) / kept(256) < 2.1
+
+
+def test_no_matrix_of_a_block_is_kept_for_backward_on_a_gpu(generator):
+    """A layer of MoDA (24, 1024) has 2 GB of them for eight windows of 2,048 tokens."""
+
+    def saved_bytes(path):
+        kept = {}
+
+        def keep(t):
+            kept[t.untyped_storage().data_ptr()] = t
+            return t
+
+        own = [t.requires_grad_() for t in inputs(2, 1, 8, 3, generator, T=64)]
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+            operation(path)(*own)
+        return sum(t.untyped_storage().nbytes() for t in kept.values())
+
+    matrix = 2 * 2 * 64 * 64 * 4  # B, H, T, T in float32
+    assert saved_bytes(RECOMPUTED) < matrix / 2 < matrix < saved_bytes(reference)

@@ -106,13 +106,23 @@ def test_boundary_hands_over_our_formula(adapters):
     ("changes", "message"),
     [
         ({"m": 3}, "power of two of streams, not 3; choose kernels=eager"),
-        ({"dtype": torch.float32}, "not float32, .* choose kernels=triton"),
-        ({"dtype": torch.float64}, "not float64, .* choose kernels=triton"),
     ],
 )
 def test_boundary_refuses_what_would_be_wrong(adapters, changes, message):
     with pytest.raises(BackendError, match=message):
         test_mhc.boundary(adapters[0])(*boundary_case(**changes))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_wide_streams_take_triton(adapters, monkeypatch, dtype):
+    """Liger would round their products to TF32."""
+    own = boundary_case(dtype=dtype)
+    expected = results(test_mhc.boundary(streams_reference), own, None)
+    monkeypatch.setattr(adapters[0].triton, "mhc_boundary", streams_reference.mhc_boundary)
+    monkeypatch.setattr(adapters[0], "liger_mhc_coeffs", None)
+    got = results(test_mhc.boundary(adapters[0]), own, None)
+    for ours, theirs in zip(got[0] + list(got[1]), expected[0] + list(expected[1]), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
 def test_boundary_refuses_offsets_beyond_32_bits(adapters, monkeypatch):

@@ -5,6 +5,8 @@ import torch
 from models import config, generic
 
 from depthbench import train
+from depthbench.analyses import Batch
+from depthbench.analyses._baseline import Baseline
 from depthbench.model import build_model
 from depthbench_kernels import _select, paths
 
@@ -53,3 +55,19 @@ def test_a_bfloat16_step_is_as_close_to_float32_as_that_of_the_reference(design,
     (loss, gradient), (_, theirs) = error("triton"), error("reference")
     assert loss < 2e-3 * exact
     assert gradient < 1.5 * theirs
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_the_pass_of_the_analyses_takes_float32_states_and_bfloat16_branches(design, tokens, monkeypatch):
+    """Their states start wider than what branches add to them; a GPU has both."""
+    part = Batch(tokens[:1], ("a",), ("b",))
+
+    def states(backend, compute):
+        monkeypatch.setattr(_select, "_chosen", None)
+        _select.use(backend)
+        with torch.no_grad():
+            return Baseline(build_model(config(design, n_layers=3)).float(), part, compute).depth_states
+
+    for ours, exact in zip(states("triton", "bfloat16"), states("reference", "float32"), strict=True):
+        assert ours.dtype == torch.float32
+        assert (ours - exact).norm() < 2e-2 * exact.norm()

@@ -10,16 +10,18 @@ Backward, D = grad . out:
 
 The sequence part of the gradients is that of flash attention with the joint out and lse in place of its own: it
 takes both from outside and forms exp(s - lse) and D of them. So no T x T matrix is built. No public function
-returns lse; other devices than a CPU take the reference.
+returns lse: on other devices than a CPU it is the reference, block by block computed again for backward, since its
+matrices of all blocks fit on no GPU.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from depthbench_kernels._dtypes import arithmetic
 from depthbench_kernels.depth_attention import reference
@@ -35,8 +37,15 @@ def depth_attention(
     if not depth_keys:
         return F.scaled_dot_product_attention(*_heads(q, k, v), is_causal=True).transpose(1, 2)
     if q.device.type != "cpu":
-        return reference.depth_attention(q, k, v, depth_keys, depth_values)
+        return recomputed(q, k, v, depth_keys, depth_values)
     return _DepthAttention.apply(q, k, v, *depth_keys, *depth_values)
+
+
+def recomputed(q: Tensor, k: Tensor, v: Tensor, depth_keys: Sequence[Tensor], depth_values: Sequence[Tensor]) -> Tensor:
+    """Return the reference's output, (B, T, H, e); only what goes in is kept for backward."""
+    inputs = (q, k, v, depth_keys, depth_values)
+    out = checkpoint(reference.depth_attention, *inputs, use_reentrant=False, preserve_rng_state=False)
+    return cast(Tensor, out)
 
 
 def _heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -16,10 +16,11 @@ def depth_weights(sources: Sequence[Tensor], weight: Tensor, *, eps: float) -> T
 
 def depth_mix(sources: Sequence[Tensor], weight: Tensor, gain: Tensor | None = None, *, eps: float) -> Tensor:
     """Return y, or the mixture h itself where no gain is given; (..., d)."""
-    V = _stacked(sources)
-    h = torch.einsum("...s,...sd->...d", _weights(V, weight, eps), V)
-    y = h if gain is None else rms_norm(h, gain, eps=eps)
-    return y.to(sources[0].dtype)
+    with torch.autocast(sources[0].device.type, enabled=False):  # or einsum rounds the states to bfloat16
+        V = _stacked(sources)
+        h = torch.einsum("...s,...sd->...d", _weights(V, weight, eps), V)
+        y = h if gain is None else rms_norm(h, gain, eps=eps)
+        return y.to(sources[0].dtype)
 
 
 def _stacked(sources: Sequence[Tensor]) -> Tensor:

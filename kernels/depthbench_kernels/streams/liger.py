@@ -1,9 +1,11 @@
 """The boundary of mHC with the kernels of liger-kernel 0.8.5; that of HC, which Liger lacks, is our Triton kernel.
 
+So is mHC's on streams that are neither bfloat16 nor float16, such as those of the layer analyses.
+
 Not run on a device so far: on a machine with CUDA, `pytest -m gpu tests/kernels/test_liger.py` compares it with the
 reference. By its source it is our formula with the same places of eps and order of Sinkhorn's steps, and differs in
 
-    products     TF32, so only bfloat16 and float16 streams are taken
+    products     TF32, which is why others take Triton
     u, carried'  rounded to the type of the streams before the norm and before the write
     dphi         summed by atomic additions: not the same bits each time
 
@@ -17,10 +19,10 @@ from torch import Tensor
 
 from depthbench_kernels._select import BackendError
 from depthbench_kernels.norms import rms_norm
+from depthbench_kernels.streams import triton
 from depthbench_kernels.streams.reference import MHCRouting, write_streams
-from depthbench_kernels.streams.triton import hc_boundary
 
-__all__ = ["hc_boundary", "mhc_boundary"]
+hc_boundary = triton.hc_boundary
 
 LARGEST = 2**31  # Liger's offsets are 32-bit
 
@@ -37,6 +39,9 @@ def mhc_boundary(
     sinkhorn_eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return (carried', w', y)."""
+    if carried.dtype not in (torch.bfloat16, torch.float16):
+        own = {"routing_eps": routing_eps, "eps": eps, "iters": iters, "sinkhorn_eps": sinkhorn_eps}
+        return triton.mhc_boundary(carried, pending, routing, gain, **own)
     _check(carried)
     streams = write_streams(carried, pending)
     own = MHCRouting(*(t.float() for t in routing))
@@ -52,11 +57,6 @@ def _check(carried: Tensor) -> None:
     m = carried.shape[-2]
     if m & (m - 1):
         raise BackendError(f"mHC: kernels=liger takes a power of two of streams, not {m}; choose kernels=eager")
-    if carried.dtype not in (torch.bfloat16, torch.float16):
-        raise BackendError(
-            f"mHC: kernels=liger takes bfloat16 and float16 streams, not {str(carried.dtype)[6:]}, whose products it "
-            "rounds to TF32; choose kernels=triton"
-        )
     if carried.numel() >= LARGEST:
         raise BackendError(
             f"mHC: kernels=liger takes less than 2^31 elements, not {carried.numel()}; choose a smaller micro_batch"

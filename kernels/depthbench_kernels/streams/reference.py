@@ -111,7 +111,8 @@ def mhc_boundary(
 def _mixed(
     streams: Tensor, read: Tensor, transport: Tensor, w: Tensor, gain: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    wide = streams.to(read.dtype)
-    u = torch.einsum("...s,...sd->...d", read, wide)
-    carried = torch.einsum("...st,...sd->...td", transport, wide)
-    return carried.to(streams.dtype), w, rms_norm(u, gain, eps=eps).to(streams.dtype)
+    with torch.autocast(streams.device.type, enabled=False):  # or einsum rounds to bfloat16
+        wide = streams.to(read.dtype)
+        u = torch.einsum("...s,...sd->...d", read, wide)
+        carried = torch.einsum("...st,...sd->...td", transport, wide)
+        return carried.to(streams.dtype), w, rms_norm(u, gain, eps=eps).to(streams.dtype)

@@ -66,6 +66,7 @@ class Residual(base.Residual):
         return self._mixed(state, k, block, getattr(block, base.side(k) + "_norm")), state
 
     def write(self, memo: Any, k: int, block: nn.Module, out: Tensor) -> Any:
+        out = out.to(memo.sources[0].dtype)  # analyses start in float32, with branches in bfloat16
         if k // self.b == memo.open:
             return State((*memo.sources[:-1], memo.sources[-1] + out), memo.open)
         return State((*memo.sources, out), k // self.b)
