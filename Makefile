@@ -36,7 +36,7 @@ demo: $(READY) ## run the tiny study, from text to the HTML report
 report: $(READY) ## HTML report of what STUDY has made so far
 	@test -n "$(made)" || { echo "results/$(STUDY) holds no figure or table yet: snakemake -c$(CORES) --config study=$(STUDY)"; exit 2; }
 	@# Without targets Snakemake would ask for all of them and stop at the first that is not there.
-	@snakemake --quiet all --config study=$(STUDY) partial=true --report results/$(STUDY)/report.html -- $(made)
+	@snakemake --quiet host progress rules --config study=$(STUDY) partial=true --report results/$(STUDY)/report.html -- $(made)
 	@echo "report: $(CURDIR)/results/$(STUDY)/report.html, figures and tables in its menu"
 
 test: $(READY) ## tests, without the slow ones; then the kernels in Triton's interpreter
@@ -97,4 +97,4 @@ bench: $(READY) ## ratios of this CPU: designs beside Pre-LN, our paths beside o
 	python kernels/benchmarks/append.py < $(VENV)/bench.jsonl
 
 clean: ## remove what STUDY (tiny) has made; prepared data, other studies and the environment stay
-	rm -rf results/$(STUDY)
+	rm -rf $(if $(STUDY),results/$(STUDY),$(error STUDY is empty))

@@ -123,6 +123,10 @@ def _check_study(config: Config, where: str, study: Study) -> Iterator[str]:
     if uneven := [str(d) for d in widths if d % (2 * study.n_heads)]:
         need = f"widths must be multiples of 2 x {study.n_heads} heads"
         yield f"{where}.n_heads: {study.n_heads} gives no even head size with width {', '.join(uneven)}; {need}"
+    for scale in sorted({part.scale for parts in every for part in parts} & set(config.scales)):
+        groups = config.scales[scale].n_kv_heads
+        if groups and study.n_heads % groups:
+            yield f"scales.{scale}.n_kv_heads: {groups} does not divide {where}.n_heads, {study.n_heads}"
     depths = sorted({depth for part in study.suites.get("main", []) for depth, _ in part.shapes})
     if depths and (unknown := sorted({study.depths.one, *study.depths.three} - set(depths))):
         yield f"{where}.depths: {unknown[0]} is no depth of the suite main; known: {', '.join(map(str, depths))}"

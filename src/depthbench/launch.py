@@ -57,13 +57,14 @@ def ranks_here(asked: int | None, most: int | None = None) -> int:
     Raises:
         UserError: E-GPU if PyTorch cannot use as many GPUs.
     """
-    from torch.cuda import device_count  # training loads PyTorch anyway, in this process if it is the only one
+    # training loads PyTorch anyway, in this process if it is the only one
+    from torch.cuda import device_count
+
+    from depthbench.device import REMEDY
 
     given, there = int(os.environ.get("SLURM_GPUS_ON_NODE", "0")), device_count()
     if asked is None and there < given:
-        # a run of days would go on unnoticed on the CPU
-        remedy = "install a build of PyTorch for them, or train on the CPU with --ranks 1"
-        raise UserError("E-GPU", f"Slurm gave {given} GPUs, PyTorch can use {there}; {remedy}")
+        raise UserError("E-GPU", f"Slurm gave {given} GPUs, PyTorch can use {there}; {REMEDY}")
     free = there if most is None else min(there, most // node_count(os.environ))
     ranks = asked if asked is not None else given or free or 1
     if ranks < 1 or 0 < there < ranks:

@@ -83,9 +83,9 @@ def plan(
         ],
     )  # fmt: skip
     print(f"at {mfu:.0%} of the {device}'s bfloat16 peak; tokens, FLOPs, hours and GB are those of the new runs;")
-    print("a run at work needs six times its weights on disk beside the GB of weights that stay")
+    print("a run at work needs nine times its weights on disk beside the GB of weights that stay")
     if rows[0].epochs is None:
-        print(f"epochs are not known before {data} is prepared: snakemake prepare")
+        print(f"epochs are not known before {data} is prepared: snakemake -c2 prepare --config study={config.study}")
 
 
 def status(
@@ -94,7 +94,7 @@ def status(
 ) -> None:
     """Tell which runs of a study are done, imported, running, diverged, stopped, stale or missing.
 
-    It also tells which mix commits.
+    It also tells which no single commit gives again: they ran code of several, or code that was edited since.
 
     Example: depthbench status --study tiny
     """
@@ -116,7 +116,7 @@ def status(
     for name, members in found.items():
         counts = [f"{sum(s.state == state for s in members)} {state}" for state in reader.STATES]
         mixed = sum(s.mixed for s in members)
-        print(f"{name}: {len(members)} runs: {', '.join(counts)}; {mixed} of mixed commits")
+        print(f"{name}: {len(members)} runs: {', '.join(counts)}; {mixed} not of one clean commit")
 
 
 def mirror(

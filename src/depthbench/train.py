@@ -194,7 +194,7 @@ class Training:
             "loss": json.loads(metrics.splitlines()[-1])["loss"],
             "n_params": config.count_params(),
             "table_params": config.table_params(),
-            "data": os.path.relpath(windows.folder, self.resume.parent),
+            "data": os.path.relpath(windows.folder.resolve(), self.resume.parent.resolve()),
             "data_id": windows.data_id,
             "epochs": windows.epochs(self.step, self.spec.batch_sequences),
             "sha256": sums,

@@ -53,6 +53,14 @@ def test_a_job_that_meets_its_limit_saves_and_goes_on_under_the_same_id(workflow
     assert [int(done) for _, _, done in legs] == sorted({int(done) for _, _, done in legs})
 
 
+def test_a_job_that_would_begin_anew_fails_at_its_limit(workflow):
+    workflow.write(LIMITED.replace("runtime=2", "runtime=1, timeouts=0"))
+    (workflow.folder / "work.py").write_text(WORK)
+    printed = workflow.run("--submitit-signal-delay", "30", status=1, timeout=300)
+    assert "Job not requeued because: timed-out too many times" in printed
+    assert len(workflow.text("legs").splitlines()) == 1
+
+
 def test_1200_jobs(workflow, cluster, tmp_path):
     """The main process stays below 300 MB; prints what it took."""
     (tmp_path / "bin").mkdir()

@@ -63,6 +63,7 @@ def changed(raw, path, value):
         ("scales.t.lr", {"nope": 1e-3}, ["nope", "no such design"]),
         ("studies.tiny.tokenizer.vocab_size", 511, ["studies.tiny.tokenizer.vocab_size", "511"]),
         ("studies.tiny.n_heads", 3, ["studies.tiny.n_heads", "28, 40, 52, 56", "2 x 3 heads"]),
+        ("scales.t.n_kv_heads", 3, ["scales.t.n_kv_heads: 3 does not divide studies.tiny.n_heads, 2"]),
         ("studies.tiny.corpus", "none", ["studies.tiny.corpus", "'none'"]),
         ("studies.tiny.recipe", "none", ["studies.tiny.recipe", "'none'"]),
         ("studies.tiny.suites.ladder.scale", "none", ["studies.tiny.suites.ladder", "'none'"]),

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from depthbench import checkpoint, launch, ranks, train
+from depthbench import checkpoint, device, launch, ranks, train
 from depthbench.data.loader import Windows
 from depthbench.designs import DESIGNS
 from depthbench.errors import UserError
@@ -189,6 +189,16 @@ def test_gpus_that_pytorch_cannot_use_are_an_error(monkeypatch, there):
     monkeypatch.setenv("SLURM_GPUS_ON_NODE", "2")
     with pytest.raises(UserError, match=rf"E-GPU Slurm gave 2 GPUs, PyTorch can use {there}; install"):
         launch.ranks_here(None)
+
+
+def test_what_is_no_training_does_not_pass_over_gpus_either(monkeypatch):
+    """Analyses would take hours on a core, and times of a prefill would be those of a CPU."""
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="E-GPU Slurm gave 2 GPUs, PyTorch can use 0; install .* SLURM_GPUS_ON_NODE=0$"):
+        device.choose(1)
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "0")
+    assert device.choose(1).type == "cpu"
 
 
 @pytest.mark.parametrize(("asked", "there"), [(5, 4), (0, 4), (-1, 0)])

@@ -91,9 +91,9 @@ def prefill(study: Study = None, shape: Shapes = None, kernels: Kernels = "auto"
 
 @app.command()
 def cpu(rounds: Rounds = 15, out: Out = None) -> None:
-    """Measure the ratios that a change must not lose, on two threads of an idle CPU.
+    r"""Measure the ratios that a change must not lose, on two threads of an idle CPU.
 
-    Those beside LlamaForCausalLM need transformers: pip install depthbench[benchmark].
+    Those beside LlamaForCausalLM need transformers: pip install depthbench\[benchmark].
 
     Example: depthbench bench cpu --out cpu.jsonl
     """

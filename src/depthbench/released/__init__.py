@@ -56,7 +56,7 @@ def import_checkpoint(spec: ImportSpec, out: Path, data: Path | None = None) -> 
             "tokens": None,
             "n_params": cfg.count_params(),
             "table_params": cfg.table_params(),
-            "data": data and os.path.relpath(data, out),
+            "data": data and os.path.relpath(Path(data).resolve(), out.resolve()),
             "data_id": data_id,
             "legs": [],  # nothing was trained here
             "imported": {**notes, "sha256": _sums(source), **provenance.commit()},

@@ -80,10 +80,8 @@ def test_angular_maps_compare_at_one_rate_and_show_each_design_at_its_own(tmp_pa
     assert own.groupby("panel").size()["DeepNorm L16"] == 16 * 17 / 2
     measured = frame[frame["status"] == "ok"]
     np.testing.assert_allclose(measured["distance"], measured["n"] / (2 * measured["n_layers"]))
-    assert (
-        told
-        == "(a): L=16, learning rate 1e-2. (b): each design at its own rate. Without DeepNorm, as in the paper. Missing: Sandwich-LN L=16 d=28."
-    )
+    at = "(a): L=16, learning rate 1e-2. (b): each design at its own rate. Without DeepNorm, as in the paper."
+    assert told == at + " Missing: Sandwich-LN L=16 d=28."
     figure = plot.draw()
     panels = frame["panel"].unique().tolist()
     assert named(figure, panels) == panels
