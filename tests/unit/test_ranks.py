@@ -195,7 +195,9 @@ def test_what_is_no_training_does_not_pass_over_gpus_either(monkeypatch):
     """Analyses would take hours on a core, and times of a prefill would be those of a CPU."""
     monkeypatch.setenv("SLURM_GPUS_ON_NODE", "2")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match="E-GPU Slurm gave 2 GPUs, PyTorch can use 0; install .* SLURM_GPUS_ON_NODE=0$"):
+    with pytest.raises(
+        UserError, match=r"E-GPU Slurm gave 2 GPUs, PyTorch can use 0; install .* SLURM_GPUS_ON_NODE=0$"
+    ):
         device.choose(1)
     monkeypatch.setenv("SLURM_GPUS_ON_NODE", "0")
     assert device.choose(1).type == "cpu"

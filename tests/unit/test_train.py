@@ -207,6 +207,15 @@ def test_a_run_is_found_from_anywhere_and_read_by_everybody(prepared, tmp_path, 
     assert (tmp_path / "run/model.safetensors").stat().st_mode == (tmp_path / "run/run.json").stat().st_mode
 
 
+def test_a_run_in_a_linked_folder_finds_its_text(prepared, tmp_path):
+    """Results are often a link to a file system with room; the way from a run to its text is between real folders."""
+    (tmp_path / "far/away/scratch").mkdir(parents=True)
+    (tmp_path / "results").symlink_to(tmp_path / "far/away/scratch")
+    folder = tmp_path / "results/run"
+    train.train(prepared.spec(steps=2), prepared.folder, folder, 4, 600.0)
+    assert loading.data_of(folder, loading.record(folder)) == prepared.folder.resolve()
+
+
 def test_a_requeued_job_whose_spec_changed_refuses(prepared, tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     train.train(prepared.spec(steps=2), prepared.folder, tmp_path, 4, 600.0)

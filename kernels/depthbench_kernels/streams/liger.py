@@ -40,8 +40,8 @@ def mhc_boundary(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return (carried', w', y)."""
     if carried.dtype not in (torch.bfloat16, torch.float16):
-        own = {"routing_eps": routing_eps, "eps": eps, "iters": iters, "sinkhorn_eps": sinkhorn_eps}
-        return triton.mhc_boundary(carried, pending, routing, gain, **own)
+        numbers = {"routing_eps": routing_eps, "eps": eps, "sinkhorn_eps": sinkhorn_eps}
+        return triton.mhc_boundary(carried, pending, routing, gain, iters=iters, **numbers)
     _check(carried)
     streams = write_streams(carried, pending)
     own = MHCRouting(*(t.float() for t in routing))
