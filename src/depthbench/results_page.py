@@ -71,11 +71,11 @@ def page(results: Path, pictures: list[str]) -> str:
     try:
         parts = [
             f"# Results of the study `{STUDY}`\n\nWritten by `python -m depthbench.docs {STUDY}`; do not edit.\n",
-            _origin(tables["losses"], tables["run_costs"]),
+            _origin(tables),
             _meaning(tables["losses"]),
             _section("Losses", tables, "losses", sections.losses),
-            _figures(shown["losses"]),
             sections.noise(tables.get("seed_noise")),
+            _figures(shown["losses"]),
             _section("Differences from Pre-LN", tables, "paired", sections.differences),
             _section("Learning rates", tables, "lr_audit", sections.rates),
             _figures(shown["rates"]),
@@ -106,7 +106,8 @@ def _section(title: str, tables: Tables, name: str, text: Callable[[list[Row], T
     return f"## {title}\n\n" + (text(rows, tables) if rows else f"The table `{name}` is not there.\n")
 
 
-def _origin(losses: list[Row], costs: list[Row]) -> str:
+def _origin(tables: Tables) -> str:
+    losses, costs = tables["losses"], tables["run_costs"]
     done = [row for row in costs if row["status"] != "missing"]
     seconds = sum(float(row["seconds"]) for row in done)
     commits = [row["commit"] for row in done]
@@ -124,7 +125,7 @@ def _origin(losses: list[Row], costs: list[Row]) -> str:
     for status in ("missing", "diverged"):
         if named := [_run(row) for row in losses if row["status"] == status]:
             lines.append(f"{status.capitalize()}: {'; '.join(named)}.\n")
-    names = [f"[{name}]({STUDY}/{name}.csv)" for name in PUBLISHED]
+    names = [f"[{name}]({STUDY}/{name}.csv)" for name in PUBLISHED if tables.get(name)]
     return "\n".join(lines) + f"\nTables as files: {', '.join(names)}; [their columns](results-format.md).\n"
 
 
