@@ -59,14 +59,24 @@ def save_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
 
 
 def latest(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
-    """Return tensors (on the CPU) and record of the newest sound checkpoint; None if there is none."""
+    """Return tensors (on the CPU) and record of the newest sound checkpoint; None if there is none.
+
+    Raises:
+        OSError: if one cannot be read: a file system that fails for now makes no checkpoint a broken one.
+    """
+    broken = False
     for path in sorted(folder.glob("step-*.json"), reverse=True):
         try:
             record = json.loads(path.read_text())
             tensors = path.with_suffix(".safetensors")
             if (tensors.stat().st_size, files.sha256(tensors)) != (record["bytes"], record["sha256"]):
                 raise ValueError("size or checksum differs from its record")
-            return load_file(tensors), record
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            found = load_file(tensors)
+        except (FileNotFoundError, ValueError, KeyError, SafetensorError) as error:
             print(f"checkpoint {path.with_suffix('.safetensors')} is passed over: {error}", flush=True)
+            broken = True
+            continue
+        if broken:
+            print(f"checkpoint {tensors} is used instead", flush=True)
+        return found, record
     return None

@@ -25,15 +25,15 @@ RUN_FILES = {
     "run.json": File(
         "the run, and what made it",
         (
-            *("run_id", "status", "step", "tokens", "loss", "n_params", "table_params", "data", "data_id", "epochs"),
-            *("sha256", "legs", "imported", "spec"),
+            *("run_id", "status", "cause", "step", "tokens", "loss", "n_params", "table_params", "data", "data_id"),
+            *("epochs", "sha256", "legs", "imported", "spec"),
         ),
     ),
     "run.json, legs": File(
         "a start of the training",
         (
             *("from_step", "to_step", "started", "seconds", "ranks", "nodes", "micro_batch", "accumulation", "kernels"),
-            *("commit", "dirty", "python", "packages", "host", "slurm_job_id", "device", "threads"),
+            *("paths", "commit", "dirty", "python", "packages", "host", "slurm_job_id", "device", "cores", "threads"),
         ),
     ),
     "metrics.jsonl": File("a training step", ("loss", "grad_norm", "lr", "time")),
@@ -142,6 +142,7 @@ _LATER = Column(WHOLE, "", "later block, whose update is compared")
 OWN: dict[str, dict[str, Column]] = {
     "run.json": {
         "status": Column(TEXT, "", "`ok`, `diverged` or `imported`"),
+        "cause": Column(TEXT, "", "of a diverged run what was not finite, `loss` or `gradient`; else null"),
         "loss": Column(NUMBER, NATS, "training loss of the last step; null if not finite"),
         "data": Column(TEXT, "", "folder of the prepared text, from the run's folder; null: none"),
         "epochs": Column(NUMBER, "", "how often the training text was read"),
@@ -164,6 +165,8 @@ OWN: dict[str, dict[str, Column]] = {
         "python": Column(TEXT, "", "version"),
         "packages": Column(MAPPING, "", "versions"),
         "slurm_job_id": Column(TEXT, "", "its job on Slurm"),
+        "cores": Column(WHOLE, "", "cores that the process may use"),
+        "paths": Column(MAPPING, "", "implementation of each operation"),
         "threads": Column(WHOLE, "", "threads of a process"),
     },
     "metrics.jsonl": {

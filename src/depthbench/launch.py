@@ -52,7 +52,7 @@ def main() -> None:
 def ranks_here(asked: int | None, most: int | None = None) -> int:
     """Return the number of processes of this node: as asked for, else what Slurm gave, else the GPUs, else one.
 
-    `most` limits the GPUs where Slurm did not count them: what the job wants of a machine with more.
+    `most` limits them: what the job wants of a machine or an allocation with more.
 
     Raises:
         UserError: E-GPU if PyTorch cannot use as many GPUs.
@@ -65,8 +65,10 @@ def ranks_here(asked: int | None, most: int | None = None) -> int:
     given, there = int(os.environ.get("SLURM_GPUS_ON_NODE", "0")), device_count()
     if asked is None and there < given:
         raise UserError("E-GPU", f"Slurm gave {given} GPUs, PyTorch can use {there}; {REMEDY}")
-    free = there if most is None else min(there, most // node_count(os.environ))
-    ranks = asked if asked is not None else given or free or 1
+    free = given or there
+    if most is not None:
+        free = min(free, most // node_count(os.environ))
+    ranks = asked if asked is not None else free or 1
     if ranks < 1 or 0 < there < ranks:
         remedy = f"ask for {there} or fewer" if ranks > 1 else "ask for one or more"
         raise UserError("E-GPU", f"{ranks} processes asked for, PyTorch can use {there} GPUs; {remedy}")
@@ -145,7 +147,8 @@ def environments(ranks: int) -> list[dict[str, str]]:
 
 
 def _cpus() -> int:
-    return int(os.environ.get("SLURM_CPUS_ON_NODE") or os.cpu_count() or 1)
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(bound, int(os.environ.get("SLURM_CPUS_ON_NODE", bound)))
 
 
 def _free_port() -> int:

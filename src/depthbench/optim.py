@@ -24,10 +24,16 @@ def learning_rate(step: int, steps: int, peak: float, schedule: Schedule) -> flo
 
 
 def decay_groups(model: nn.Module, no_decay: tuple[str, ...]) -> dict[str, list[str]]:
-    """Return the names of the parameters that decay and of those that do not (last name part in `no_decay`)."""
+    """Return the names of the parameters that decay and of those that do not (last name part in `no_decay`).
+
+    Raises:
+        ValueError: if `no_decay` names no parameter: it would decay unnoticed.
+    """
     groups: dict[str, list[str]] = {"decay": [], "no_decay": []}
     for name, _ in model.named_parameters():
         groups["no_decay" if name.rpartition(".")[2] in no_decay else "decay"].append(name)
+    if unknown := set(no_decay) - {name.rpartition(".")[2] for name in groups["no_decay"]}:
+        raise ValueError(f"no_decay: {min(unknown)} is the last part of no parameter's name")
     return groups
 
 
@@ -40,7 +46,13 @@ class AdamW:
     def __init__(self, model: nn.Module, no_decay: tuple[str, ...], settings: Optimizer):
         self.parameters, self.settings = dict(model.named_parameters()), settings
         groups = decay_groups(model, no_decay)
-        self.groups = [(groups["decay"], settings.weight_decay), (groups["no_decay"], 0.0)]
+        # Fused, PyTorch rounds a whole step once. The authors' bfloat16 weights take one that rounds each operation,
+        # which leaves nothing of the decay.
+        self.groups = [
+            ([name for name in names if (self.parameters[name].dtype == torch.bfloat16) != fused], decay, fused)
+            for names, decay in ((groups["decay"], settings.weight_decay), (groups["no_decay"], 0.0))
+            for fused in (True, False)
+        ]
         self.state: dict[str, dict[str, torch.Tensor]] = {}  # parameter -> step, exp_avg, exp_avg_sq
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -55,7 +67,7 @@ class AdamW:
     def step(self, lr: float) -> None:
         """Take a step at this rate for the parameters that have a gradient."""
         settings = self.settings
-        for names, decay in self.groups:
+        for names, decay, fused in self.groups:
             gradients = {name: g for name in names if (g := self.parameters[name].grad) is not None}
             if not gradients:
                 continue
@@ -67,7 +79,8 @@ class AdamW:
                 [state["exp_avg_sq"] for state in states],
                 [],
                 [state["step"] for state in states],
-                fused=True,
+                fused=fused,
+                foreach=not fused,
                 amsgrad=False,
                 beta1=settings.betas[0],
                 beta2=settings.betas[1],

@@ -29,7 +29,8 @@ def commit() -> dict[str, Any]:
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """Return what computed: versions, host, device, threads, and the Slurm job if there is one."""
+    """Return what computed: versions, host, device, cores and threads, and the Slurm job if there is one."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every system
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {
         "python": platform.python_version(),
@@ -37,6 +38,7 @@ def machine(device: torch.device) -> dict[str, Any]:
         "host": socket.gethostname(),
         "slurm_job_id": os.environ.get("SLURM_JOB_ID"),
         "device": f"{device.type}: {name}",
+        "cores": len(affinity(0)) if affinity else os.cpu_count(),
         "threads": torch.get_num_threads(),
     }
 

@@ -23,6 +23,8 @@ OUTPUTS = ("model.safetensors", "metrics.jsonl", "run.json")  # run.json last: i
 def claim(folder: Path, spec: dict[str, Any]) -> Path:
     """Return the private folder of this very spec below the run's `folder`; another spec's is moved aside.
 
+    One of this spec that was moved aside before is taken back.
+
     Raises:
         UserError: E-RESUME if this very Slurm job trained another spec before it was requeued.
     """
@@ -36,13 +38,35 @@ def claim(folder: Path, spec: dict[str, Any]) -> Path:
                 f"{resume}: job {job} began with another spec; the configuration changed while it waited: "
                 "cancel the job and start again",
             )
-        aside = _unused(f"resume-{hashlib.sha256(dumps(theirs['spec']).encode()).hexdigest()[:12]}", folder)
+        aside = _unused(_aside(theirs["spec"]), folder)
         resume.rename(aside)
-        print(f"{resume} belongs to another spec: moved to {aside}, starting at step 0", flush=True)
+        print(f"{resume} belongs to another spec: moved to {aside}", flush=True)
+    if not resume.exists():
+        _take_back(resume, spec)
     for part in resume.rglob(".*.part"):  # of a leg that was killed while it wrote
         part.unlink()
     files.write_text(note, dumps({"spec": spec, "job": job}))
     return resume
+
+
+def _aside(spec: dict[str, Any]) -> str:
+    return f"resume-{hashlib.sha256(dumps(spec).encode()).hexdigest()[:12]}"
+
+
+def _take_back(resume: Path, spec: dict[str, Any]) -> None:
+    """Rename the newest folder of this spec that was moved aside to `resume`, if there is one."""
+    own = [note for note in resume.parent.glob(f"{_aside(spec)}*/owner.json") if _owner(note) == spec]
+    if own:
+        newest = max(own, key=lambda note: note.stat().st_mtime).parent
+        newest.rename(resume)
+        print(f"{newest} belongs to this spec: taken back", flush=True)
+
+
+def _owner(note: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(note.read_text())["spec"]
+    except (ValueError, KeyError):
+        return None
 
 
 def open_metrics(resume: Path, step: int) -> TextIO:
@@ -76,7 +100,7 @@ def finished(resume: Path, data_id: str) -> bool:
         record = json.loads((final / "run.json").read_text())
         whole = all(files.sha256(final / name) == record["sha256"][name] for name in OUTPUTS[:-1])
         return whole and record["data_id"] == data_id
-    except (OSError, ValueError, KeyError):
+    except (FileNotFoundError, ValueError, KeyError):  # what cannot be read for now is no reason to train again
         return False
 
 

@@ -6,7 +6,7 @@ No torch here: a dry-run imports this module.
 import string
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -40,16 +40,13 @@ def _as_list(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
-def _none_word(value: Any) -> Any:
-    return None if value in ("null", "~", "") else value  # nested `--config` values arrive as text
-
-
 def _not_bool(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError("a number is wanted")
     return value
 
 
+NONE_WORDS = ("null", "~", "")
 Rate = Annotated[str, BeforeValidator(parse_rate, json_schema_input_type=float | str)]
 Count = Annotated[int, BeforeValidator(_not_bool), Field(gt=0)]
 Index = Annotated[int, BeforeValidator(_not_bool), Field(ge=0)]
@@ -89,6 +86,15 @@ class Strict(BaseModel):
     """Base of all models here: unknown keys are errors, values never change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none_words(cls, raw: Any) -> Any:
+        """Nested values of `--config` arrive as text: `null` is none wherever none is allowed."""
+        if not isinstance(raw, dict):
+            return raw
+        optional = {name for name, field in cls.model_fields.items() if type(None) in get_args(field.annotation)}
+        return {key: None if key in optional and value in NONE_WORDS else value for key, value in raw.items()}
 
 
 class Design(Strict):
@@ -157,7 +163,7 @@ class Recipe(Strict):
     init_std: Positive = Field(description="std of the truncated normal that weights are drawn from")
     attnres_eps: Positive | None = Field(None, description="eps of the norms of AttnRes; default: 1e-6")
     hc_rms_eps: Positive | None = Field(None, description="eps of the routing norm of HC; default: 1e-6")
-    threads: Annotated[Threads | None, BeforeValidator(_none_word)] = Field(
+    threads: Threads | None = Field(
         None, description="threads of a CPU run: part of its identity, since they change the last bits"
     )
 
@@ -176,23 +182,17 @@ class Corpus(Strict):
         None, validate_default=True, description="data set id, or a local folder of the same layout, `source: hub`"
     )
     name: str | None = Field(None, validate_default=True, description="configuration of the data set, `source: hub`")
-    revision: Annotated[str | None, BeforeValidator(_none_word)] = Field(
-        None, description="commit, recommended; none: the newest, `source: hub`"
-    )
+    revision: str | None = Field(None, description="commit, recommended; none: the newest, `source: hub`")
     files: list[ParquetName] | None = Field(
         None, validate_default=True, description="parquet files to train on, `source: hub`"
     )
-    val_file: Annotated[ParquetName | None, BeforeValidator(_none_word)] = Field(
-        None, description="parquet file that is held out whole, `source: hub`"
-    )
-    val_tokens: Annotated[Count | None, BeforeValidator(_none_word)] = Field(
+    val_file: ParquetName | None = Field(None, description="parquet file that is held out whole, `source: hub`")
+    val_tokens: Count | None = Field(
         None, description="held-out tokens to score, in content-key order; none: all, `source: hub`"
     )
     text_column: str = Field("text", description="column or key of the text, `source: files` or `hub`")
-    id_column: Annotated[str | None, BeforeValidator(_none_word)] = Field(
-        None, description="column or key of the document's name, `source: files` or `hub`"
-    )
-    val_fraction: Annotated[Annotated[Number, Field(gt=0, le=0.5)] | None, BeforeValidator(_none_word)] = Field(
+    id_column: str | None = Field(None, description="column or key of the document's name, `source: files` or `hub`")
+    val_fraction: Annotated[Number, Field(gt=0, le=0.5)] | None = Field(
         None,
         validate_default=True,
         description="share of documents held out; `source: hub`: 0.001, not with `val_file`",
@@ -206,7 +206,7 @@ class Corpus(Strict):
     def _fill_in_hub_defaults(cls, raw: Any) -> Any:
         if not isinstance(raw, dict) or raw.get("source") != "hub":
             return raw
-        split = {} if _none_word(raw.get("val_file")) else {"val_fraction": 0.001}
+        split = {} if raw.get("val_file") not in (None, *NONE_WORDS) else {"val_fraction": 0.001}
         return {"decontaminate": "count", **split, **raw}
 
     @field_validator("path", "name", "revision", "files", "val_file", "val_tokens")
@@ -285,7 +285,7 @@ class Task(Strict):
 
     context: str = Field(description="template of the prompt")
     continuation: str = Field(description="template of the answer, which is scored; with choices: of each `{choice}`")
-    path: Annotated[str | None, BeforeValidator(_none_word)] = Field(
+    path: str | None = Field(
         None, description="data set id of the hub, or a local folder of its layout; GPQA: also a CSV; none: the archive"
     )
 
@@ -320,7 +320,7 @@ class Tasks(Strict):
     gsm8k: Task
     math500: Task
     arc_easy: Task
-    max_truncated: Annotated[Fraction | None, BeforeValidator(_none_word)] = Field(
+    max_truncated: Fraction | None = Field(
         None, description="share of items cut to the context length above which a task has failed; none: no limit"
     )
 
@@ -378,7 +378,7 @@ class Study(Strict):
     calibration: CalibrationSize
     prefill: PrefillSize
     bootstrap: Count = Field(description="resamples of an interval")
-    compare: Annotated[str | None, BeforeValidator(_none_word)] = Field(
+    compare: str | None = Field(
         None, description="CSV of losses of your own, drawn beside those of the study: docs/compare.md"
     )
 

@@ -25,7 +25,7 @@ from depthbench.errors import UserError
 from depthbench.model.backbone import Model, build_model, store_bfloat16
 from depthbench.model.config import ModelConfig
 from depthbench.specs import RunSpec
-from depthbench_kernels import backend
+from depthbench_kernels import backend, paths
 from depthbench_kernels.linear_cross_entropy import linear_cross_entropy
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -75,6 +75,7 @@ class Training:
                 "micro_batch": micro_batch,
                 "accumulation": -(-share // micro_batch),
                 "kernels": backend(),
+                "paths": paths(),
                 **provenance.commit(),
                 **provenance.machine(self.device),
             }
@@ -96,6 +97,12 @@ class Training:
                 "E-RESUME",
                 f"{self.resume}: its checkpoint was trained on other data than {self.windows.folder} holds now; "
                 "bring that data back, or remove the folder to start at step 0",
+            )
+        if record["next_windows"] != self._next_windows(record["step"]):
+            raise UserError(
+                "E-RESUME",
+                f"{self.resume}: its checkpoint was to go on with other windows of the text than this code takes; "
+                "bring that code back, or remove the folder to start at step 0",
             )
         self.step, self.status, self.legs = record["step"], record["status"], record["legs"]
         self.model.load_state_dict({name: tensors[f"model.{name}"] for name in self.model.state_dict()})
@@ -129,10 +136,13 @@ class Training:
             "status": self.status,
             "legs": self.legs,
             "data_id": self.windows.data_id,
-            "next_windows": self.windows.ids(self.step, self.spec.batch_sequences, self.spec.seed).tolist(),
+            "next_windows": self._next_windows(self.step),
         }
         weights = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         checkpoint.save(self.resume, self.step, weights | self.optimizer.moments(), record)
+
+    def _next_windows(self, step: int) -> list[int]:
+        return self.windows.ids(step, self.spec.batch_sequences, self.spec.seed).tolist()
 
     def advance(self) -> dict[str, Any]:
         """Take one step, or find that it cannot be taken (then `status` is diverged); log and return its metrics."""
@@ -182,6 +192,7 @@ class Training:
         """Write the declared outputs, `run.json` last; the checkpoints have then served."""
         final = self.resume / "final"
         metrics = (self.resume / "metrics.jsonl").read_text()
+        last = json.loads(metrics.splitlines()[-1])
         checkpoint.save_tensors(final / "model.safetensors", self.model.state_dict())
         files.write_text(final / "metrics.jsonl", metrics)
         sums = {name: files.sha256(final / name) for name in ("model.safetensors", "metrics.jsonl")}
@@ -189,9 +200,10 @@ class Training:
         record = {
             "run_id": self.spec.run_id,
             "status": self.status,
+            "cause": None if self.status == "ok" else "loss" if last["loss"] is None else "gradient",
             "step": self.step,
             "tokens": self.step * self.spec.batch_sequences * self.spec.sequence_length,
-            "loss": json.loads(metrics.splitlines()[-1])["loss"],
+            "loss": last["loss"],
             "n_params": config.count_params(),
             "table_params": config.table_params(),
             "data": os.path.relpath(windows.folder.resolve(), self.resume.parent.resolve()),
@@ -260,7 +272,8 @@ def _leg(run: Training, checkpoint_seconds: float) -> bool:
     finished = _steps(run, checkpoint_seconds)
     if finished:
         ranks.by_first(run.publish)
-        run.say(f"{run.status} at step {run.step}/{run.spec.steps}")
+        what = " (loss or gradient not finite)" * (run.status != "ok")
+        run.say(f"{run.status} at step {run.step}/{run.spec.steps}{what}")
     else:
         name = signal.Signals(run.stop_signal or 0).name
         run.say(f"{name}: saved step {run.step}/{run.spec.steps}; the same command goes on from there")
@@ -290,10 +303,11 @@ def _steps(run: Training, checkpoint_seconds: float) -> bool:
 
 def _headline(run: Training) -> str:
     leg, config = run.legs[-1], run.model.cfg
+    commit = f"{leg['commit'] or 'unknown'}{' (edited)' * bool(leg['dirty'])}"
     return (
         f"{run.spec.run_id}: {config.count_params():,} parameters, from step {run.step}/{run.spec.steps}; "
-        f"{leg['ranks']} x {leg['device']}, {leg['threads']} threads, kernels {leg['kernels']}, host {leg['host']}, "
-        f"job {leg['slurm_job_id'] or 'none'}, commit {leg['commit'] or 'unknown'}{' (edited)' * bool(leg['dirty'])}"
+        f"{leg['ranks']} x {leg['device']}, {leg['threads']} threads on {leg['cores']} cores, "
+        f"kernels {leg['kernels']}, host {leg['host']}, job {leg['slurm_job_id'] or 'none'}, commit {commit}"
     )
 
 

@@ -18,7 +18,7 @@ from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
 from snakemake_interface_executor_plugins.utils import format_cli_arg
 
-from snakemake_executor_plugin_submitit import environment, folders
+from snakemake_executor_plugin_submitit import environment, folders, request
 from snakemake_executor_plugin_submitit.clusters import CLUSTERS, ClusterError
 from snakemake_executor_plugin_submitit.interrupts import interrupts_held
 from snakemake_executor_plugin_submitit.payload import SnakemakeJob
@@ -102,7 +102,11 @@ class Executor(RemoteExecutor):
             self.report_job_error(SubmittedJobInfo(job), msg=f"{error}\n")
 
     def _submit(self, job: Any) -> None:
-        payload = SnakemakeJob(self.format_job_exec(job), str(Path.cwd()), max(1, self._delay - 15))
+        try:
+            limit = request.last_minutes(job.resources)
+        except request.RequestError as error:
+            raise ClusterError(f"submission refused: {error}") from None
+        payload = SnakemakeJob(self.format_job_exec(job), str(Path.cwd()), max(1, self._delay - 15), limit)
         with interrupts_held(self.cluster.commands_only):
             job_id, paths = self.cluster.submit(folders.of_job(self._folder, job), job, payload)
             self._records.write(job, job_id, paths)

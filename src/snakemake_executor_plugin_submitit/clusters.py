@@ -14,6 +14,7 @@ from snakemake_executor_plugin_submitit import request
 from snakemake_executor_plugin_submitit.payload import SnakemakeJob
 
 TOOLS = ("sbatch", "srun", "squeue", "scancel", "scontrol")
+TIMEOUTS = 10_000  # a job of three days on a partition of an hour needs 72; submitit gives up after 3 unless told
 ENDED = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED"),
     *("NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"),
@@ -42,7 +43,7 @@ class Slurm:
     def submit(self, folder: Path, job: Any, payload: SnakemakeJob) -> tuple[str, JobPaths]:
         """Submit a job; return its id and its paths."""
         try:
-            executor = submitit.SlurmExecutor(folder, max_num_timeout=request.timeouts(job.resources))
+            executor = submitit.SlurmExecutor(folder, max_num_timeout=TIMEOUTS)
             executor.update_parameters(**request.slurm(job.name, job.resources, self.signal_delay))
             submitted = executor.submit(payload)
         except (request.RequestError, submitit.core.utils.FailedJobError, RuntimeError, OSError) as error:
@@ -102,7 +103,7 @@ class Local:
     def submit(self, folder: Path, job: Any, payload: SnakemakeJob) -> tuple[str, JobPaths]:
         """Start a job; return its id and its paths."""
         try:
-            executor = submitit.LocalExecutor(folder, max_num_timeout=request.timeouts(job.resources))
+            executor = submitit.LocalExecutor(folder, max_num_timeout=TIMEOUTS)
             executor.update_parameters(**request.local(job.resources, self.signal_delay))
             started = executor.submit(payload)
         except (request.RequestError, RuntimeError, OSError) as error:

@@ -19,14 +19,20 @@ from typing import Any
 import submitit
 
 SECONDS_BETWEEN_SIGNALS = 1.0
+EARLY = 90.0  # seconds, by which a warning may come before its time
 ANNOUNCED = (signal.SIGUSR1, signal.SIGTERM)  # beside USR2, which submitit handles
 
 
 class SnakemakeJob(submitit.helpers.Checkpointable):
-    """A shell command that can be stopped and started again."""
+    """A shell command that can be stopped and started again.
 
-    def __init__(self, command: str, folder: str, grace_s: float):
-        self.command, self.folder, self.grace_s = command, folder, grace_s
+    One that keeps nothing has a `limit_min`: near it, the job fails instead of beginning anew for ever. It is told
+    of its limit `grace_s` before, by Slurm up to a minute earlier still.
+    """
+
+    def __init__(self, command: str, folder: str, grace_s: float, limit_min: int | None = None):
+        self.command, self.folder, self.grace_s, self.limit_min = command, folder, grace_s, limit_min
+        self._started = 0.0
         self._child: subprocess.Popen | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -39,6 +45,7 @@ class SnakemakeJob(submitit.helpers.Checkpointable):
             RuntimeError: it did not end with status 0.
         """
         _remove_leftovers()
+        self._started = time.monotonic()
         for number in ANNOUNCED:
             signal.signal(number, self._warned)
         # `python` in a rule is the one that Snakemake runs with, whatever the caller's PATH was
@@ -64,8 +71,15 @@ class SnakemakeJob(submitit.helpers.Checkpointable):
         raise RuntimeError(f"exit status {status} on {os.environ.get('SLURMD_NODENAME', socket.gethostname())}")
 
     def checkpoint(self) -> submitit.helpers.DelayedSubmission:
-        """Stop the child, inside of submitit's handler; return the same job for the next leg."""
+        """Stop the child, inside of submitit's handler; return the same job for the next leg.
+
+        Raises:
+            RuntimeError: the job has met its limit and keeps nothing to go on from.
+        """
         self._stop(signal.SIGUSR2)
+        if self.limit_min and time.monotonic() - self._started > 60 * self.limit_min - self.grace_s - EARLY:
+            sys.tracebacklimit = 0
+            raise RuntimeError(f"met its limit of {self.limit_min} minutes and would begin anew: raise its runtime")
         return submitit.helpers.DelayedSubmission(self)
 
     def _warned(self, number: int, _: Any) -> None:

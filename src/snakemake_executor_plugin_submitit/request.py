@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 MINUTES = 60  # of a job without `runtime`
-# A job of three days on a partition of an hour needs 72; submitit gives up after 3 unless told.
-TIMEOUTS = 10_000
 # One task on the first node runs Snakemake; steps that it starts share its resources instead of waiting for them.
 # srun does not take the number of cores over from the job: it would bind the task to one.
 STEP = ["--nodes=1", "--ntasks=1", "--overlap", "--cpus-per-task={cores}"]
@@ -73,9 +71,9 @@ def local(resources: Mapping[str, Any], signal_delay: int) -> dict[str, Any]:
     }
 
 
-def timeouts(resources: Mapping[str, Any]) -> int:
-    """Return how often a job may meet its time limit and be queued again: 0 for one that would begin anew."""
-    return _count(resources, "timeouts", TIMEOUTS)
+def last_minutes(resources: Mapping[str, Any]) -> int | None:
+    """Return the limit of a job that keeps nothing (`resumable: 0`): it must end within it. None: it may go on."""
+    return None if _count(resources, "resumable", 1) else _count(resources, "runtime", MINUTES, least=1)
 
 
 def extra(options: str) -> dict[str, Any]:

@@ -53,12 +53,18 @@ def test_a_job_that_meets_its_limit_saves_and_goes_on_under_the_same_id(workflow
     assert [int(done) for _, _, done in legs] == sorted({int(done) for _, _, done in legs})
 
 
-def test_a_job_that_would_begin_anew_fails_at_its_limit(workflow):
-    workflow.write(LIMITED.replace("runtime=2", "runtime=1, timeouts=0"))
-    (workflow.folder / "work.py").write_text(WORK)
-    printed = workflow.run("--submitit-signal-delay", "30", status=1, timeout=300)
-    assert "Job not requeued because: timed-out too many times" in printed
-    assert len(workflow.text("legs").splitlines()) == 1
+def test_a_job_that_keeps_nothing_fails_at_its_limit_and_not_when_preempted(workflow, cluster):
+    """Preempted it is queued again, since that says nothing of how long it takes."""
+    workflow.write(LIMITED.replace("runtime=2", "runtime=4, resumable=0"))
+    (workflow.folder / "work.py").write_text(WORK.replace("state.write_text(str(done))", "").replace("150", "1000"))
+    workflow.start("--submitit-signal-delay", "30")
+    workflow.wait_for(workflow.has("legs"))
+    (job_id,) = cluster.queue()
+    cluster.run("scancel", "--signal=TERM", job_id)
+    assert workflow.main.wait(600) == 1
+    assert "met its limit of 4 minutes and would begin anew: raise its runtime" in workflow.printed()
+    legs = [line.split() for line in workflow.text("legs").splitlines()]
+    assert [(job, restarts) for job, restarts, _ in legs] == [(job_id, "0"), (job_id, "1")]
 
 
 def test_1200_jobs(workflow, cluster, tmp_path):

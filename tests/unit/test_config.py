@@ -164,3 +164,11 @@ def test_known_origins_are_those_of_the_corpus():
     from depthbench.data.corpus import ORIGINS
 
     assert set(get_args(schema.Origin)) == set(ORIGINS)
+
+
+@pytest.mark.parametrize(
+    "path", ["scales.t.n_kv_heads", "designs.preln.residual", "recipes.tiny.attnres_eps", "tasks.mbpp.path"]
+)
+def test_null_is_none_wherever_none_is_allowed(raw, path):
+    """Inside of a nested `--config` value Snakemake leaves it text."""
+    assert config.load(changed(raw, path, "null")) == config.load(changed(raw, path, None))

@@ -102,3 +102,44 @@ def test_training_does_not_import_the_compiler():
         "optimizer.step(0.1)\noptimizer.zero_grad()\nassert 'torch._dynamo' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_name_that_no_parameter_has_is_an_error():
+    """It would decay unnoticed."""
+    with pytest.raises(ValueError, match="no_decay: statik is the last part of no parameter's name"):
+        optim.decay_groups(Toy(), ("static", "statik"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_steps_are_those_of_pytorchs_class(dtype):
+    """bfloat16 weights as the authors': each operation is rounded by itself, not the whole step once."""
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda: torch.randn(64, 32, generator=generator)  # noqa: E731
+    ours, theirs = (nn.Linear(32, 64, bias=False) for _ in range(2))
+    first = 0.02 * draw()
+    for model in (ours, theirs):
+        model.weight = nn.Parameter(first.to(dtype))
+    one_pass = dtype == torch.float32
+    theirs_too = torch.optim.AdamW(
+        theirs.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=one_pass, foreach=not one_pass
+    )
+    own = optim.AdamW(ours, (), Optimizer(betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0))
+    for _ in range(20):
+        gradient = draw().to(dtype)
+        ours.weight.grad, theirs.weight.grad = gradient.clone(), gradient.clone()
+        own.step(2e-3)
+        theirs_too.step()
+    assert torch.equal(ours.weight, theirs.weight)
+
+
+def test_bfloat16_weights_do_not_decay_as_in_the_authors_recipe():
+    """A factor 1 - 2e-4 is less than half a spacing of bfloat16: rounded by itself it is 1."""
+    model = nn.Linear(32, 64, bias=False).bfloat16()
+    before = model.weight.detach().float().clone()
+    own = optim.AdamW(model, (), Optimizer(betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(300):
+        model.weight.grad = torch.randn(64, 32, generator=generator).bfloat16()
+        own.step(2e-3)
+    after = model.weight.detach().float()
+    assert (after * before).sum() / before.square().sum() > 0.98  # float32: (1 - 2e-4)^300 = 0.94

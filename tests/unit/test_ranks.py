@@ -182,6 +182,12 @@ def test_no_more_gpus_than_the_job_wants(monkeypatch, most, nodes, there, expect
     assert launch.ranks_here(None, most) == expected
 
 
+def test_an_allocation_with_more_gpus_than_the_job_wants_gives_it_its_own(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "8")
+    assert launch.ranks_here(None, 2) == 2
+
+
 @pytest.mark.parametrize("there", [0, 1])
 def test_gpus_that_pytorch_cannot_use_are_an_error(monkeypatch, there):
     """A build without CUDA in a job with GPUs would train for days on the CPU."""

@@ -1,3 +1,4 @@
+import errno
 import json
 import math
 from pathlib import Path
@@ -69,7 +70,7 @@ def test_a_gradient_that_is_not_finite_takes_no_step_and_is_a_result(prepared, t
     monkeypatch.setattr(train, "linear_cross_entropy", poisoned)
     assert train.train(prepared.spec(), prepared.folder, tmp_path / "run", 4, 600.0)
     record = loading.record(tmp_path / "run")
-    assert (record["status"], record["step"]) == ("diverged", 7)
+    assert (record["status"], record["cause"], record["step"]) == ("diverged", "loss", 7)
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(1, 8))
     assert rows[-1]["grad_norm"] is None
@@ -90,12 +91,16 @@ def test_a_finished_run_is_published_again_without_training(prepared, tmp_path, 
     assert not list((folder / "resume").glob("step-*"))
 
 
-def test_another_spec_starts_at_zero_and_keeps_the_old_folder(prepared, tmp_path, capsys):
-    for rate in ("1e-2", "2e-2", "1e-2"):
+def test_another_spec_starts_at_zero_and_the_old_one_is_taken_up_again(prepared, tmp_path, capsys):
+    """A value that is set and taken back trains nothing twice."""
+    started = {}
+    for rate in ("1e-2", "2e-2", "1e-2", "2e-2"):
         train.train(prepared.spec(steps=2, lr=rate), prepared.folder, tmp_path, 4, 600.0)
-        assert loading.record(tmp_path)["spec"]["lr"] == rate
-    assert capsys.readouterr().out.count("belongs to another spec") == 2
-    assert len(list(tmp_path.glob("resume-*"))) == 2
+        record = loading.record(tmp_path)
+        assert (record["spec"]["lr"], record["step"]) == (rate, 2)
+        assert started.setdefault(rate, record["legs"]) == record["legs"]
+    assert capsys.readouterr().out.count("belongs to this spec: taken back") == 2
+    assert len(list(tmp_path.glob("resume-*"))) == 1
 
 
 def test_data_prepared_otherwise_is_refused(prepared, tmp_path):
@@ -116,6 +121,15 @@ def test_a_checkpoint_of_other_data_is_refused(prepared, tmp_path):
         start(prepared, tmp_path)
 
 
+def test_code_that_would_go_on_with_other_windows_is_refused(prepared, tmp_path, monkeypatch):
+    run = start(prepared, tmp_path)
+    run.advance()
+    run.save()
+    monkeypatch.setattr(Windows, "ids", lambda self, step, size, seed: np.arange(size))
+    with pytest.raises(train.UserError, match=r"E-RESUME .* other windows of the text"):
+        start(prepared, tmp_path)
+
+
 def test_seeds_change_weights_and_order(prepared, tmp_path):
     a, b = start(prepared, tmp_path / "a"), start(prepared, tmp_path / "b", seed=1)
     assert not torch.equal(a.model.embed.weight, b.model.embed.weight)
@@ -131,6 +145,36 @@ def test_moments_come_back_to_the_bit(prepared, tmp_path):
     first, second = (r.optimizer.moments() for r in (run, again))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_file_system_that_fails_for_now_costs_no_checkpoint(prepared, tmp_path, monkeypatch):
+    run = start(prepared, tmp_path)
+    for _ in range(2):
+        run.advance()
+        run.save()
+    kept = sorted(path.name for path in (tmp_path / "resume").glob("step-*"))
+
+    def stale(path):
+        raise OSError(errno.ESTALE, "Stale file handle", str(path))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(checkpoint.files, "sha256", stale)
+        with pytest.raises(OSError, match="Stale"):
+            start(prepared, tmp_path)
+    assert sorted(path.name for path in (tmp_path / "resume").glob("step-*")) == kept
+    assert start(prepared, tmp_path).step == 2
+
+
+def test_a_broken_checkpoint_and_the_one_used_instead_are_named(prepared, tmp_path, capsys):
+    run = start(prepared, tmp_path)
+    for _ in range(2):
+        run.advance()
+        run.save()
+    (tmp_path / "resume/step-000000002.safetensors").write_bytes(b"broken")
+    assert start(prepared, tmp_path).step == 1
+    told = capsys.readouterr().out
+    assert "step-000000002.safetensors is passed over: size or checksum" in told
+    assert "step-000000001.safetensors is used instead" in told
 
 
 def test_broken_checkpoints_do_not_cost_the_next_one(prepared, tmp_path):

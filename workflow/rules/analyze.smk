@@ -19,7 +19,7 @@ rule analyze:
         gpu=one_gpu,
         mem_mb=16000,
         runtime=240,
-        timeouts=0,
+        resumable=0,
         kernels=CONFIG.kernels,
     params:
         version=runs.VERSION["analyze"],

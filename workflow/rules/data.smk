@@ -51,7 +51,7 @@ rule prepare_file:
         gpu=0,
         mem_mb=16000,
         runtime=240,
-        timeouts=0,
+        resumable=0,
     params:
         spec=part_spec_of,
     shell:
@@ -74,7 +74,7 @@ rule prepare:
         gpu=0,
         mem_mb=16000,
         runtime=240,
-        timeouts=0,
+        resumable=0,
     params:
         spec=runs.dumps(runs.data_spec(CONFIG).as_dict()),
         folder=subpath(output[0], parent=True),

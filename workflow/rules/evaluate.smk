@@ -17,7 +17,7 @@ rule evaluate:
         gpu=one_gpu,
         mem_mb=16000,
         runtime=240,
-        timeouts=0,
+        resumable=0,
         kernels=CONFIG.kernels,
     params:
         version=runs.VERSION["evaluate"],

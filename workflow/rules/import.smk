@@ -20,7 +20,7 @@ rule import_run:
         gpu=one_gpu,
         mem_mb=32000,
         runtime=60,
-        timeouts=0,
+        resumable=0,
     params:
         spec=spec_of,
         data=DATA,

@@ -16,7 +16,7 @@ rule prefill:
         gpu=one_gpu_if_any(),
         mem_mb=16000,
         runtime=60,
-        timeouts=0,
+        resumable=0,
         kernels=CONFIG.kernels,
     params:
         version=runs.VERSION["prefill"],

@@ -14,7 +14,7 @@ rule preflight:
         gpu=one_gpu_if_any(),
         mem_mb=16000,
         runtime=240,
-        timeouts=0,
+        resumable=0,
         kernels=CONFIG.kernels,
     params:
         spec=runs.dumps(preflight.spec(CONFIG).as_dict()),

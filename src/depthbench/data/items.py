@@ -102,6 +102,8 @@ def _checked(task: str, items: list[Item]) -> list[Item]:
             texts = value if field == "choices" else [] if field == "gold" else [value]
             if not all(isinstance(text, str) for text in texts):
                 raise UserError("E-ITEM", f"{task}: {item['item_id']}: {field} is no text; mend the item")
+            if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
+                raise UserError("E-ITEM", f"{task}: {item['item_id']}: {field} has half a surrogate pair; mend it")
     return items
 
 

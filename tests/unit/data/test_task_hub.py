@@ -215,6 +215,7 @@ def test_a_data_set_in_the_cache_needs_no_network(tmp_path, env):
         ("gsm8k", [{"question": "q"}], "gsm8k: 0: no field answer in test.jsonl"),
         ("gsm8k", [{"question": "q", "answer": None}], "gsm8k: 0 has no gold answer"),
         ("gsm8k", [{"question": "q", "answer": "a"}, {"question": 3, "answer": "a"}], "gsm8k: 1: question is no text"),
+        ("gsm8k", [{"question": "q\ud800", "answer": "a"}], "gsm8k: 0: question has half a surrogate pair"),
         ("gsm8k", [["question"]], "gsm8k: 0: no field question"),
         (
             "mbpp",
