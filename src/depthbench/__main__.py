@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from depthbench import exchange, people
+from depthbench import exchange, lock, people
 from depthbench.bench import cli
 from depthbench.errors import UserError
 
@@ -106,6 +106,7 @@ def prepare_file(
     from depthbench.specs import PartSpec
 
     parsed = PartSpec.read(spec)
+    lock.tell(out)
     parts.prepare_file(
         parsed, files.read_record(fetched, {"file", "rows", "sha256"}, "E-HUB", "depthbench fetch-file"), out
     )
@@ -123,6 +124,7 @@ def prepare(spec: Spec, out: Annotated[Path, typer.Option(help="Folder of the pr
     from depthbench.specs import DataSpec
 
     parsed = DataSpec.read(spec)
+    lock.tell(out)
     if parsed.source == "hub":
         join.join(parsed, out)
     else:
@@ -244,6 +246,7 @@ def preflight(
     from depthbench import preflight as cases
 
     parsed = cases.PreflightSpec.read(spec)
+    lock.tell(out)
     people.use_kernels(kernels)
     with files.disk_errors():
         files.write_text(out, cases.check(parsed, kernels))
@@ -292,6 +295,7 @@ def prefill(
     from depthbench.bench import prefill as benchmark
 
     parsed = benchmark.PrefillSpec.read(spec)
+    lock.tell(out)
     people.use_kernels(kernels)
     benchmark.write(parsed, kernels, out)
 
@@ -324,8 +328,6 @@ def main() -> None:
             os._exit(end.code if isinstance(end.code, int) else 1)
         raise
     except Exception:
-        from depthbench import lock
-
         # the log of the job then holds where, and the traceback
         print(f"{' '.join(sys.argv[:2])} failed on {lock.who()}", file=sys.stderr)
         raise

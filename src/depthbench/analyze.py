@@ -79,7 +79,7 @@ def analyze(folder: Path, spec: AnalysisSpec, data: Path | None = None, complete
     """
     with files.disk_errors(), torch.no_grad():
         record = loading.record(folder)
-        print(f"{record['run_id']}: {lock.who()}", flush=True)
+        lock.tell(record["run_id"])
         texts = runfiles.texts(folder, record, data)
         asked = questions("arc_easy", spec.arc_easy) if spec.arc_easy else []
         size = spec.calibration

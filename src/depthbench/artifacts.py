@@ -25,7 +25,7 @@ from depthbench.schema import Family
 from depthbench.specs import spec_error
 
 RUN_COLUMNS = ["run_id", "suites", "design", "label", "scale", "n_layers", "d_model", "aspect_ratio", "lr", "seed"]
-PLAN = ("model", "steps", "tokens", "lr", "seed", "declared_lr")
+PLAN = ("model", "steps", "warmup_steps", "tokens", "lr", "seed", "declared_lr")
 
 
 @dataclass(frozen=True)

@@ -248,6 +248,8 @@ OWN: dict[str, dict[str, Column]] = {
         for suite in ("main", "backbone", "ladder", "large")
     },
     "tables/suites.csv": {
+        "fixed": Column(TEXT, "", "what its shapes have in common, as nearly as whole widths allow"),
+        "warmup_steps": Column(WHOLE, "", "steps in which the rate rises"),
         "tokens": Column(WHOLE, "tokens", "tokens of a run"),
         "lr": Column(TEXT, "", "peak learning rates"),
     },

@@ -1,8 +1,10 @@
 """Reading a run back, trained here or imported, or an exported folder: weights, configuration, tokenizer, record."""
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
@@ -19,13 +21,18 @@ from depthbench.specs import ImportSpec, RunSpec
 KEYS = ("run_id", "status", "spec", "data", "data_id", "sha256")  # of run.json, that are read here and in evaluations
 
 
-class Loaded(NamedTuple):
-    """A model in evaluation mode on the CPU, and what belongs to it."""
+@dataclass(frozen=True)
+class Loaded:
+    """A model in evaluation mode on the CPU, and what belongs to it: `model, config, tokenizer = load(...)`."""
 
     model: Model
     config: ModelConfig
     tokenizer: Tokenizer
     record: dict[str, Any]  # run.json
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield model, configuration and tokenizer."""
+        return iter((self.model, self.config, self.tokenizer))
 
 
 def record(folder: Path) -> dict[str, Any]:

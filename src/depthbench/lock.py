@@ -36,6 +36,11 @@ def who() -> str:
     return f"host {socket.gethostname()}, process {os.getpid()}, Slurm job {job}"
 
 
+def tell(what: object) -> None:
+    """Print where a job runs, before all else: the log of one that is killed holds that much."""
+    print(f"{what}: {who()}", flush=True)
+
+
 def holder(folder: Path) -> str | None:
     """Return who holds the lock of a folder, None if nobody does."""
     try:

@@ -64,6 +64,7 @@ def plan(
     Example: depthbench plan --study paper --mfu 0.35
     """
     from depthbench import plan as planner
+    from depthbench import runs
 
     if device not in SHORT:
         raise UserError("E-SPEC", f"--device {device}: its peak is not known; take {', '.join(SHORT)}")
@@ -84,6 +85,8 @@ def plan(
     )  # fmt: skip
     print(f"at {mfu:.0%} of the {device}'s bfloat16 peak; tokens, FLOPs, hours and GB are those of the new runs;")
     print("a run at work needs nine times its weights on disk beside the GB of weights that stay")
+    if n := len(runs.parquet_files(config.corpora[chosen.corpus])):
+        print(f"the text: {n} files, about {2 * n} GB of cache until it is prepared, {1.4 * n:.0f} GB from then on")
     if rows[0].epochs is None:
         print(f"epochs are not known before {data} is prepared: snakemake -c2 prepare --config study={config.study}")
 

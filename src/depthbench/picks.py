@@ -106,6 +106,7 @@ def plan(config: Config, run: Run) -> dict[str, Any]:
     return {
         "model": full.model,
         "steps": full.steps,
+        "warmup_steps": round(full.schedule.warmup * full.steps),
         "tokens": full.steps * full.batch_sequences * full.sequence_length,
         "lr": run.lr,
         "seed": run.seed,

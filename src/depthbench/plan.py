@@ -1,8 +1,8 @@
 """What a study asks for, before anything runs: runs, tokens, passes over the text, FLOPs, GPU-hours, disk.
 
 FLOPs are those of `cost.training_flops`, three forward passes for each sequence. GPU-hours = FLOPs / (MFU x peak of the
-device). Disk is that of the weights that stay (4 bytes a parameter, 2 with bfloat16 weights); a run at work needs six
-times its weights more (two checkpoints of weights and both moments).
+device). Disk is that of the weights that stay (4 bytes a parameter, 2 with bfloat16 weights); a run at work needs nine
+times its weights more (two checkpoints of weights and both moments, and one that is being written).
 """
 
 from dataclasses import dataclass

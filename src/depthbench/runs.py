@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from depthbench.config import lookup_grid, lookup_rate
 from depthbench.errors import UserError
-from depthbench.schema import TASK_FIELDS, AnalysisName, Config, Corpus, Request, Suite, Suites
+from depthbench.schema import TASK_FIELDS, AnalysisName, Config, Corpus, Evaluation, Request, Suite, Suites
 from depthbench.specs import AnalysisSpec, DataSpec, EvaluationSpec, ImportSpec, PartSpec, RunSpec, TaskSpec
 
 # Raised by hand when the meaning of a stage changes; nothing else about the code makes it run again. A design has
@@ -209,12 +209,13 @@ def evaluation_spec(config: Config, run: Run) -> EvaluationSpec:
 
 def task_spec(config: Config, names: Sequence[str], study: str) -> EvaluationSpec:
     """Return how some tasks are scored, with the limits of a study if it is declared, else on all items."""
-    limits = config.studies[study].evaluate.limit if study in config.studies else {}
+    asked = config.studies[study].evaluate if study in config.studies else Evaluation.model_validate({})
+    limits = asked.limit
     chosen = {
         name: TaskSpec(**dict(getattr(config.tasks, name)), limit=limits.get(name, limits.get("default")))  # type: ignore[call-overload]
         for name in names
     }
-    return EvaluationSpec.model_validate({"tasks": chosen, "max_truncated": config.tasks.max_truncated})
+    return EvaluationSpec.model_validate({"tasks": chosen, "max_truncated": asked.max_truncated})
 
 
 def analysis_spec(config: Config, run: Run) -> AnalysisSpec:

@@ -320,9 +320,6 @@ class Tasks(Strict):
     gsm8k: Task
     math500: Task
     arc_easy: Task
-    max_truncated: Fraction | None = Field(
-        None, description="share of items cut to the context length above which a task has failed; none: no limit"
-    )
 
 
 class Evaluation(Strict):
@@ -330,6 +327,9 @@ class Evaluation(Strict):
 
     tasks: Literal["all", "none"] | Annotated[list[TaskName], Field(min_length=1)] = Field(
         "none", description="tasks to score"
+    )
+    max_truncated: Fraction | None = Field(
+        None, description="share of items cut to the context length above which a task has failed; none: no limit"
     )
     limit: Annotated[
         dict[Literal["default"] | TaskName, Count],

@@ -80,7 +80,7 @@ def test_the_size_of_a_group_does_not_matter(group, generator):
     assert max(errors) < 1e-12
 
 
-@pytest.mark.parametrize("n_sources", [1, 2, 32, 33, 49, 65, 141])
+@pytest.mark.parametrize("n_sources", [1, 2, 32, 33, 49, 65, 141, 169])
 def test_definition_for_any_number_of_sources(n_sources, generator):
     sources = torch.randn(n_sources, 2, 3, 8, generator=generator, dtype=torch.float64)
     w = torch.randn(8, generator=generator, dtype=torch.float64)

@@ -45,8 +45,11 @@ def operands(n_sources, d, generator, tokens=5):
         (3, 76, torch.float32),
         (33, 96, torch.bfloat16),
         (49, 40, torch.float32),
-        pytest.param(141, 40, torch.float32, marks=pytest.mark.slow),
-        pytest.param(141, 40, torch.bfloat16, marks=pytest.mark.slow),
+        *(
+            pytest.param(n, 40, dtype, marks=pytest.mark.slow)
+            for n in (65, 141, 169)  # 169: the deepest model of the paper, L = 84
+            for dtype in (torch.float32, torch.bfloat16)
+        ),
     ],
 )
 def test_one_site_matches_the_formula(n_sources, d, dtype, generator):

@@ -11,7 +11,7 @@ OURS = ("add_norm pre", "add_norm sandwich", "add_norm keel", "add_norm post", "
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("width", "sources"), [(640, 141), (1216, 33)])
+@pytest.mark.parametrize(("width", "sources"), [(640, 141), (544, 169), (1216, 33)])
 @pytest.mark.parametrize("name", [*OURS, "hc_boundary", "mhc_boundary"])
 def test_a_kernel_is_its_reference(name, width, sources, dtype):
     if not torch.cuda.is_available():

@@ -165,6 +165,7 @@ class Study:
         return {
             "model": shape | self.model,
             "steps": steps,
+            "warmup_steps": steps // 10,
             "tokens": 1024 * steps,
             "lr": parsed.lr,
             "seed": parsed.seed,

@@ -94,7 +94,7 @@ def changed(raw, path, value):
         ("designs.hc.init", "legacy", ["designs.hc.init: a key of residual mhc"]),
         ("recipes.released.precision.master", "float16", ["recipes.released.precision.master", "float16"]),
         ("tasks.boolq", {"context": "c", "continuation": "d"}, ["tasks.boolq: unknown key"]),
-        ("tasks.max_truncated", 2, ["tasks.max_truncated", "2"]),
+        ("studies.tiny.evaluate.max_truncated", 2, ["studies.tiny.evaluate.max_truncated", "2"]),
         ("studies.tiny.evaluate", {"tasks": ["boolq"]}, ["studies.tiny.evaluate.tasks", "'boolq'"]),
         ("studies.tiny.evaluate", {"tasks": "all", "limit": 0}, ["studies.tiny.evaluate.limit", "0"]),
         (

@@ -28,7 +28,7 @@ def test_an_artifact_names_the_suites_of_its_runs(raw):
     plan = spec["plans"]["preln/t-d28-l16/lr1e-2-s0"]
     assert plan == {
         "model": runs.spec(loaded, runs.parse("preln/t-d28-l16/lr1e-2-s0")).as_dict()["model"],
-        "steps": 192, "tokens": 192 * 4 * 128, "lr": "1e-2", "seed": 0, "declared_lr": "1e-2",
+        "steps": 192, "warmup_steps": 19, "tokens": 192 * 4 * 128, "lr": "1e-2", "seed": 0, "declared_lr": "1e-2",
     }  # fmt: skip
 
 

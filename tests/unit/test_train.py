@@ -247,7 +247,8 @@ def test_a_run_is_found_from_anywhere_and_read_by_everybody(prepared, tmp_path, 
     monkeypatch.chdir(prepared.folder.parent)
     train.train(prepared.spec(steps=2), Path(prepared.folder.name), tmp_path / "run", 4, 600.0)
     monkeypatch.chdir(tmp_path)
-    loading.load("run")
+    model, config, tokenizer = loading.load("run")
+    assert (model.cfg, tokenizer.get_vocab_size()) == (config, prepared.spec().data.tokenizer.vocab_size)
     assert (tmp_path / "run/model.safetensors").stat().st_mode == (tmp_path / "run/run.json").stat().st_mode
 
 

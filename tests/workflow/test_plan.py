@@ -25,12 +25,18 @@ SWEPT = (
     *("shapes_backbone", "shapes_ladder", "moda_norms", "lr_audit", "seed_noise"),
     *("lr_sweep", "domain_nll", "scale_ladder", "block_mixing", "stream_transport", "lr_effect"),
 )
+NOT_IN_MINI = {"shapes_backbone", "shapes_ladder", "moda_norms", "scale_ladder"}  # no such suites
 
 
 @pytest.mark.parametrize(
     ("study", "runs", "analyzed", "artifacts"),
     # of the sweep of `tiny`, Pre-LN and LNS at the three rates that are not their own
-    [("micro", 4, 4, ALWAYS), ("tiny", 3 * len(DESIGNS) + 16, 3 * len(DESIGNS) + 6, ALWAYS + SWEPT)],
+    [
+        ("micro", 4, 4, ALWAYS),
+        ("tiny", 3 * len(DESIGNS) + 16, 3 * len(DESIGNS) + 6, ALWAYS + SWEPT),
+        # all designs at two more rates, three at two more seeds of each shape; of the sweep two designs are analyzed
+        ("mini", 5 * len(DESIGNS) + 18, 3 * len(DESIGNS) + 4, ALWAYS + tuple(set(SWEPT) - NOT_IN_MINI)),
+    ],
 )
 def test_job_counts(checkout, study, runs, analyzed, artifacts):
     jobs = {"fetch": 1, "prepare": 1, "train": runs, "evaluate": runs, "analyze": analyzed, "all": 1}

@@ -18,8 +18,11 @@ CURVES = [*MAPS, "figures/_curves"]
 SHARED = {
     "validation_loss": ["figures/_aspect", "reference"],
     "industry_shapes": ["reference", "tables/losses", "tables/_measured"],
-    "scale_ladder": ["figures/_aspect", "figures/validation_loss"],
-    "domain_nll": ["figures/_aspect", "tables/_tasks", "reference"],
+    "scale_ladder": ["figures/_aspect", "figures/validation_loss", "reference"],
+    "domain_nll": [
+        *("figures/_aspect", "figures/validation_loss", "reference"),
+        *("tables/_tasks", "tables/parameters"),
+    ],
     "angular_distance": MAPS,
     "causal_maps": MAPS,
     "permutation_maps": MAPS,
@@ -68,7 +71,7 @@ FIGURES = {
     ),
     "scale_ladder": (
         "Fig. 3: held-out loss [nats/token] over the aspect ratio (width / depth) at each budget of the ladder, and at the large one; one seed. Bars are 95 % intervals over documents: evaluation noise, not training noise.",
-        ["run.json", "validation.csv", "validation_docs.parquet"],
+        ["run.json", "validation.csv", "validation_docs.parquet", *PUBLISHED],
         [Pick("ladder"), Pick("large")],
     ),
     "domain_nll": (

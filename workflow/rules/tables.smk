@@ -35,7 +35,7 @@ TABLES = {
         [Pick(suite) for suite in STUDY.suites],
     ),
     "suites": (
-        "Table 2: designs, shapes, tokens of a run and learning rates of each suite.",
+        "Table 2: designs, shapes, what they have in common, steps, tokens of a run and learning rates of each suite.",
         [],
         [Pick(suite) for suite in STUDY.suites],
     ),
@@ -91,12 +91,12 @@ TABLES = {
         [Pick("seeds")],
     ),
     "depth_trend": (
-        "Slope of the held-out loss [nats/token per doubling of depth] at equal size, seed by seed, with 95 % intervals over documents: evaluation noise, not training noise.",
+        "Slope of the held-out loss [nats/token per doubling of depth] at equal size, seed by seed, with 95 % intervals over documents: evaluation noise, not training noise. Designs that add parameters to Pre-LN: overhead_pct of the table losses.",
         ["validation.csv", "validation_docs.parquet"],
         SHAPES,
     ),
     "paired": (
-        "Differences of held-out loss [nats/token] on the same documents, seed by seed, with 95 % intervals over documents: evaluation noise, not training noise.",
+        "Differences of held-out loss [nats/token] on the same documents, seed by seed, with 95 % intervals over documents: evaluation noise, not training noise. Designs that add parameters to Pre-LN: overhead_pct of the table losses.",
         ["validation.csv", "validation_docs.parquet"],
         SHAPES,
     ),

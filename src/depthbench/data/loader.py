@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from depthbench.errors import UserError
+from depthbench.files import sha256
 
 MAX_EPOCHS = 4
 REMEDY = "prepare the data again"
@@ -123,10 +124,16 @@ class Heldout:
         """Open the held-out shards of prepared data.
 
         Raises:
-            UserError: E-SHARD if the manifest or a file is missing, or sizes disagree.
+            UserError: E-SHARD if the manifest or a file is missing, or sizes or hashes disagree.
         """
         self.sequence_length = sequence_length
-        self._shards = open_split(folder, "heldout", manifest(folder))
+        about = manifest(folder)
+        self._shards = open_split(folder, "heldout", about)
+        for entry in about["splits"]["heldout"]["shards"]:  # few, unlike those of training
+            for kind in ("tokens", "docs"):
+                shard = _place(folder, "heldout", entry[kind])
+                if sha256(shard) != entry[f"{kind}_sha256"]:
+                    raise UserError("E-SHARD", f"{shard}: not what was prepared, its hash differs; {REMEDY}")
         path = folder / "heldout" / "documents.parquet"
         try:
             self._table = pq.read_table(path).to_pydict()
@@ -158,12 +165,15 @@ def open_split(folder: Path, split: str, about: dict[str, Any]) -> list[tuple[np
     dtype = np.dtype(about["dtype"]).newbyteorder("<")
     shards = []
     for entry in about["splits"][split]["shards"]:
-        # names may lead out of the folder of the split, which need not exist: ../parts/...
-        tokens_file, docs_file = (Path(os.path.normpath(folder / split / entry[kind])) for kind in ("tokens", "docs"))
-        tokens = _map(tokens_file, dtype, entry["n_tokens"])
-        starts = _map(docs_file, np.dtype("<u8"), entry["n_documents"] + 1)
+        tokens = _map(_place(folder, split, entry["tokens"]), dtype, entry["n_tokens"])
+        starts = _map(_place(folder, split, entry["docs"]), np.dtype("<u8"), entry["n_documents"] + 1)
         shards.append((tokens, starts.astype(np.int64)))
     return shards
+
+
+def _place(folder: Path, split: str, name: str) -> Path:
+    """Return where a shard lies; names may lead out of the folder of the split, which need not exist: ../parts/..."""
+    return Path(os.path.normpath(folder / split / name))
 
 
 def _map(path: Path, dtype: np.dtype, n_values: int) -> np.ndarray:

@@ -35,7 +35,7 @@ def evaluate(folder: Path, data: Path | None = None, spec: EvaluationSpec | None
     """
     with files.disk_errors():
         record = loading.record(folder)
-        print(f"{record['run_id']}: {lock.who()}", flush=True)
+        lock.tell(record["run_id"])
         asked = tasks.prepare(spec) if spec else {}
         texts = runfiles.texts(folder, record, data)
         heldout = Heldout(texts.folder, record["spec"]["sequence_length"])
@@ -46,7 +46,7 @@ def evaluate(folder: Path, data: Path | None = None, spec: EvaluationSpec | None
         scores = None
         if spec:
             how = record["spec"]["sequence_length"], record["spec"]["precision"]["compute"]
-            scores = tasks.measure(asked, spec, loaded and (loaded.model, loaded.tokenizer), *how, RESAMPLES)
+            scores = tasks.measure(asked, spec, (loaded.model, loaded.tokenizer) if loaded else None, *how, RESAMPLES)
             found |= {"nll_items.parquet": scores.nll_items, "nll.csv": scores.nll}
             found |= {"arc_items.parquet": scores.arc_items, "arc.csv": scores.arc}
         found = {name: runfiles.keyed(frame, texts.keys) for name, frame in found.items()}

@@ -11,15 +11,18 @@ import pandas as pd
 import plotnine as p9
 
 from depthbench import reference
-from depthbench.artifacts import ArtifactSpec, runs_frame
+from depthbench.artifacts import ArtifactSpec, run_id, runs_frame
 from depthbench.figures import _aspect, _theme
+from depthbench.figures.validation_loss import overheads
+from depthbench.model import ModelConfig
 from depthbench.schema import CATEGORIES
 from depthbench.tables._tasks import CATEGORY_LABELS, TASK_LABELS, categories, intervals
+from depthbench.tables.parameters import with_base
 
 FILES = ("nll.csv", "nll_items.parquet")
 COLUMNS = [
     *("panel", "design", "label", "n_layers", "d_model", "aspect_ratio", "lr", "seed", "status"),
-    *("tasks_used", "tasks_missing", "complete", "nll", "lo", "hi", "published", "run_id"),
+    *("tasks_used", "tasks_missing", "complete", "nll", "lo", "hi", "published", "overhead_pct", "run_id"),
 ]
 
 
@@ -35,7 +38,12 @@ def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot
     )
     frame["status"] = frame["status"].fillna("missing")
     frame = with_published(frame, frames)
-    sentences = remarks(frame, frames["nll"]) + [reference.NOTE] * bool(frame["published"].notna().any())
+    sizes = {run_id(spec, path): with_base(ModelConfig.read(spec.plan(path)["model"])) for path in spec.runs}
+    added = {run: 100 * (n - base) / base for run, (n, base) in sizes.items()}
+    frame = frame.assign(overhead_pct=frame["run_id"].map(added))
+    sentences = (
+        overheads(frame) + remarks(frame, frames["nll"]) + [reference.NOTE] * bool(frame["published"].notna().any())
+    )
     note = textwrap.fill(" ".join(sentences), _theme.NOTE_WIDTH)
     # a value that is neither there nor diverged is named below, not drawn
     shown = frame.assign(status=frame["status"].where(frame["status"].isin(["ok", "diverged"]), "missing"))

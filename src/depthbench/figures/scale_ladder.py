@@ -1,7 +1,7 @@
 """Held-out loss over the aspect ratio at several budgets, a panel for each (paper Fig. 3).
 
 The suites `ladder` and `large`: models of equal size within a panel, which grows from panel to panel, as do the tokens
-of a run. Marks, bars and the note are those of `validation_loss`.
+of a run. Marks, bars and the note are those of `validation_loss`; the paper has values for its 400M models alone.
 """
 
 import textwrap
@@ -9,7 +9,7 @@ import textwrap
 import pandas as pd
 import plotnine as p9
 
-from depthbench import runs
+from depthbench import reference, runs
 from depthbench.artifacts import ArtifactSpec
 from depthbench.figures import _aspect, _theme
 from depthbench.figures.validation_loss import overheads
@@ -18,7 +18,7 @@ from depthbench.tables import losses
 FILES = ("run.json", "validation.csv", "validation_docs.parquet")
 COLUMNS = [
     *("panel", "design", "label", "n_layers", "d_model", "aspect_ratio", "lr", "seed", "status"),
-    *("loss", "loss_lo", "loss_hi", "n_params", "overhead_pct", "tokens", "run_id"),
+    *("loss", "loss_lo", "loss_hi", "published", "n_params", "overhead_pct", "tokens", "run_id"),
 ]
 
 
@@ -26,8 +26,12 @@ def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot
     """Return the plot and its frame: one row per run, missing runs included (`status`); the panel is the scale."""
     table = losses.held_out(frames, spec)
     frame = table[table["seed"] == 0].assign(panel=lambda rows: rows["scale"])
-    note = textwrap.fill(" ".join([*overheads(frame), *remarks(table)]), _theme.NOTE_WIDTH)
-    return _aspect.plot(frame, headings(frame, spec), "Held-out loss [nats/token]", note, spec), frame[COLUMNS]
+    frame = frame.assign(published=reference.beside(frame, frames, "val_loss", "main"))
+    sentences = [*overheads(frame), *remarks(table), *[reference.NOTE] * bool(frame["published"].notna().any())]
+    note = textwrap.fill(" ".join(sentences), _theme.NOTE_WIDTH)
+    return _aspect.plot(reference.marks(frame), headings(frame, spec), "Held-out loss [nats/token]", note, spec), frame[
+        COLUMNS
+    ]
 
 
 def headings(frame: pd.DataFrame, spec: ArtifactSpec) -> dict[str, str]:

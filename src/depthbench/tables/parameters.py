@@ -50,7 +50,7 @@ def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
     rows = []
     for row in table.to_dict("records"):
         model, suite = models[row["run_id"]], row["suite"]
-        n, base = model.count_params(), replace(model, design="preln").count_params()
+        n, base = with_base(model)
         budget = budgets[suite][row["scale"]]
         above = n - embeddings(suite, model.vocab_size, model.d_model) - budget
         rows.append(
@@ -59,6 +59,11 @@ def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
             | {"overhead_pct": 100 * (n - base) / base, "budget_diff_pct": 100 * above / budget}
         )
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def with_base(model: ModelConfig) -> tuple[int, int]:
+    """Return the parameters of a model, and of Pre-LN of its shape."""
+    return model.count_params(), replace(model, design="preln").count_params()
 
 
 def embeddings(suite: str, vocab_size: int, d_model: int) -> int:

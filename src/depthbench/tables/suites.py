@@ -9,13 +9,22 @@ from depthbench.artifacts import ArtifactSpec, runs_frame
 
 FILES = ()
 ORDER = ("main", "backbone", "ladder", "large", "moda_norms", "sweep", "seeds")  # others after these
-COLUMNS = ["suite", "scale", "designs", "shapes", "steps", "tokens", "lr", "seeds", "n_runs"]
+COLUMNS = ["suite", "scale", "fixed", "designs", "shapes", "steps", "warmup_steps", "tokens", "lr", "seeds", "n_runs"]
+# What all shapes of a suite have in common, as nearly as whole widths allow.
+FIXED = {
+    "main": "parameters",
+    "backbone": "parameters without embeddings",
+    "ladder": "parameters",
+    "large": "parameters",
+}
 PRINTED = {
     "suite": ("Suite", "{}"),
     "scale": ("Scale", "{}"),
+    "fixed": ("Held fixed", "{}"),
     "designs": ("Designs", "{}"),
     "shapes": ("Shapes (L, d)", "{}"),
     "steps": ("Steps", "{:,}"),
+    "warmup_steps": ("Warm-up", "{:,}"),
     "tokens": ("Tokens", "{:,}"),
     "lr": ("Learning rate", "{}"),
     "seeds": ("Seeds", "{}"),
@@ -27,7 +36,7 @@ def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
     """Return one row per suite, scale and group of designs; tokens are those of one run."""
     plans = pd.DataFrame([spec.plan(path) for path in spec.runs])
     plans["run_id"] = [f"{spec.study}/runs/{path}" for path in spec.runs]
-    table = by_place(runs_frame(spec).merge(plans[["run_id", "steps", "tokens"]], on="run_id"))
+    table = by_place(runs_frame(spec).merge(plans[["run_id", "steps", "warmup_steps", "tokens"]], on="run_id"))
     rows = []
     for (_, suite, _, scale), part in table.groupby(["place", "suite", "tokens", "scale"]):
         groups: dict[tuple, list[str]] = {}
@@ -50,9 +59,11 @@ def _row(suite: str, scale: str, part: pd.DataFrame) -> dict:
     return {
         "suite": suite,
         "scale": scale,
+        "fixed": FIXED.get(suite, ""),
         "designs": ", ".join(part["label"].unique()),
         "shapes": ", ".join(f"({depth}, {width})" for depth, width in shapes),
         "steps": part["steps"].iloc[0],
+        "warmup_steps": part["warmup_steps"].iloc[0],
         "tokens": part["tokens"].iloc[0],
         "lr": rates(part),
         "seeds": ", ".join(map(str, sorted(part["seed"].unique()))),

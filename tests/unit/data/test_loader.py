@@ -1,3 +1,4 @@
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -128,6 +129,8 @@ def test_documents_of_one_token_are_skipped_and_counted(tmp_path):
     columns = {"doc_key": list("abc"), "doc_id": list("abc"), "origin": ["o"] * 3, "n_tokens": lengths}
     pq.write_table(pa.table(columns), split / "documents.parquet")
     shard = {"tokens": "tokens-00000.bin", "docs": "docs-00000.bin", "n_tokens": 6, "n_documents": 3}
+    for kind in ("tokens", "docs"):
+        shard[f"{kind}_sha256"] = hashlib.sha256((split / shard[kind]).read_bytes()).hexdigest()
     about = {"data_id": "x", "dtype": "uint16", "splits": {"heldout": {"shards": [shard]}}}
     (tmp_path / "manifest.json").write_text(json.dumps(about))
     heldout = loader.Heldout(tmp_path, 2)
@@ -159,6 +162,17 @@ def test_list_of_documents_that_fits_not_the_shards_is_refused(broken):
         loader.Heldout(broken, T)
     path.write_bytes(b"junk")
     with pytest.raises(UserError, match=r"^E-SHARD .*documents\.parquet: cannot be read"):
+        loader.Heldout(broken, T)
+
+
+@pytest.mark.parametrize("kind", ["tokens", "docs"])
+def test_heldout_shards_of_another_content_are_refused(broken, kind):
+    """Of equal size, under the name of the data that they replaced."""
+    path = sorted((broken / "heldout").glob(f"{kind}-*.bin"))[0]
+    content = bytearray(path.read_bytes())
+    content[0] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=rf"^E-SHARD .*{path.name}: not what was prepared"):
         loader.Heldout(broken, T)
 
 

@@ -155,3 +155,14 @@ def test_published_means_stand_beside_ours_where_both_tasks_do(study):
     frame, texts, _ = draw(study)
     assert frame["published"].isna().all()
     assert "Hollow" not in words(texts)
+
+
+def test_designs_that_are_larger_are_named(study):
+    """MoDA adds 2 d^2 (L - 1) parameters."""
+    for design in ("preln", "moda"):
+        study.add(path(design, TINY[1]), scores=SCORES)
+    frame, texts, _ = draw(study)
+    base = 8 * (4 * 40**2 + 3 * 40 * 112 + 2 * 40) + 2 * 512 * 40 + 40
+    share = 100 * 2 * 40**2 * 7 / base
+    assert frame.set_index("design")["overhead_pct"]["moda"].tolist() == pytest.approx([share] * 3)
+    assert f"More parameters than Pre-LN of the same shape: MoDA {share:.1f} %." in words(texts).replace("\xa0", " ")

@@ -1,6 +1,7 @@
 import io
 import itertools
 import json
+from pathlib import Path
 
 import pytest
 from matplotlib.text import Text
@@ -17,6 +18,7 @@ SCALES = {
     "1600m": ((28, 2048), (40, 1728), (54, 1504)),
 }
 THREE = ("preln", "hc", "attnres_full")
+REPORTED = Path(__file__).parents[3] / "workflow" / "reference" / "paper_reported.csv"
 
 
 @pytest.fixture
@@ -84,3 +86,21 @@ def test_counts_in_few_digits():
     assert [scale_ladder.size(n) for n in (186_368, 4_100_000, 405_406_720, 1.615e9, 31.9e9)] == [
         *("0.19M", "4.1M", "405M", "1.6B", "32B"),
     ]
+
+
+def test_the_papers_400m_models_stand_in_their_panel(tmp_path):
+    """Read off the project page, at the rate that the paper found best."""
+    study = Study(tmp_path, "paper")
+    study.model = {"n_heads": 16, "vocab_size": 50280}
+    for scale, shape in (("400m", (24, 1024)), ("300m", (21, 896))):
+        study.add(path("hc", shape, lr="2e-3", scale=scale), ["ladder"], loss=2.8)
+    spec = study.spec(files=(*scale_ladder.FILES, REPORTED.name))
+    plot, frame = scale_ladder.draw(read([*study.files, REPORTED], spec), spec)
+    published = frame.set_index("panel")["published"]
+    assert published["400m"] == 2.702
+    assert published.isna()["300m"]
+    assert "Hollow: published values" in plot.labels.caption
+    drawn = {
+        round(float(y), 6) for axes in plot.draw().axes for dots in axes.collections for _, y in dots.get_offsets()
+    }
+    assert {2.702, 2.8} <= drawn

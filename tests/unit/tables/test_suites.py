@@ -28,4 +28,6 @@ def test_each_suite_says_what_it_trains(tmp_path):
         ["own_idea", "t", "LNS", "(16, 28)", "5e-3, 1e-2", "0", 2],
     ]
     assert table["steps"].tolist() == [100, 100, 9500, 30400, 100, 100]
+    assert table["warmup_steps"].tolist() == [10, 10, 950, 3040, 10, 10]
+    assert table["fixed"].tolist() == ["parameters"] * 4 + ["", ""]
     assert table["tokens"].tolist() == [1024 * steps for steps in table["steps"]]
