@@ -1,11 +1,16 @@
 """DepthBench: config -> runs -> data -> train -> evaluate, analyze -> tables, figures -> report."""
 
+import os
+
 from snakemake.utils import min_version
 
 min_version("9.27")
 
 
-configfile: "config.yaml"
+# A job on Slurm brings the file as it was: keys that were added since do not reach it.
+if "SUBMITIT_FROZEN_CONFIG" not in os.environ:
+
+    configfile: "config.yaml"
 
 
 report: "workflow/report/workflow.rst"

@@ -53,7 +53,7 @@ class SnakemakeJob(submitit.helpers.Checkpointable):
         self._child = subprocess.Popen(
             ["bash", "-c", self.command],
             cwd=self.folder,
-            env={**os.environ, "PATH": path},
+            env={**os.environ, "PATH": path, "SUBMITIT_FROZEN_CONFIG": "1"},
             preexec_fn=_deafen,
             start_new_session=True,
         )

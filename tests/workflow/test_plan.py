@@ -118,6 +118,19 @@ def test_command_line_and_file_give_the_same_specs(checkout):
     assert checkout.call("python", "-c", code).stdout == before != ""
 
 
+def test_a_job_with_frozen_configuration_reads_no_key_that_was_added(checkout, monkeypatch):
+    """It brings the file as it was, and the environment says so."""
+    frozen = checkout.folder / "frozen.yaml"
+    frozen.write_text((checkout.folder / "config.yaml").read_text())
+    checkout.edit(
+        "config.yaml", "  tiny:\n    extends: default\n", "  tiny:\n    extends: default\n    attnres_eps: 1e-5\n"
+    )
+    command = ("-n", "--configfile", str(frozen), "--config", "study=micro")
+    assert "attnres_eps" in checkout.snakemake("-p", *command)
+    monkeypatch.setenv("SUBMITIT_FROZEN_CONFIG", "1")
+    assert "attnres_eps" not in checkout.snakemake("-p", *command)
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
