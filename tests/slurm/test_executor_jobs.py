@@ -4,6 +4,8 @@ import os
 import re
 import signal
 
+import pytest
+
 NAMED = """
 rule all:
     input: "seen.txt", "nodes.txt", expand("{n}.b", n=range(4))
@@ -131,6 +133,7 @@ rule cancelled:
     assert cluster.queue() == []
 
 
+@pytest.mark.slow
 def test_each_retry_is_a_job_with_the_memory_of_its_attempt(workflow):
     """Also for a rule's own `retries`, which the Snakemake inside of the job would obey, too."""
     workflow.write("""

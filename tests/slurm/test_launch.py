@@ -89,6 +89,7 @@ EACH = ("--ranks", "1")  # a process on each node
 OUTER = ("srun", "--overlap", "--nodes=1", "--ntasks=1")  # a job's program runs once, on the first node
 
 
+@pytest.mark.slow
 def test_two_nodes_stop_at_a_signal_and_go_on(job, prepared):
     id = job.submit("--nodes=2", ranks=EACH, step=OUTER)
     job.training(id)

@@ -122,6 +122,7 @@ def test_the_least_bytes_are_those_of_reads_and_writes():
     assert operations.boundary(size, "hc").least == (10 * 4 * 32, 25 * 4 * 32)
 
 
+@pytest.mark.slow
 def test_rounding_that_the_reference_has_too_is_let_pass():
     """In bfloat16 a chain of 140 sites is 4 % off, the reference as much as the eager path; a tenth more is wrong."""
     size = operations.Size(tokens=32, width=640, sources=141, at=CPU, dtype=torch.bfloat16)

@@ -77,7 +77,9 @@ def test_a_job_that_failed_is_done_again_alone(hubbed):
     shutil.move(lost, hubbed.folder / "aside")
     assert hubbed.call("snakemake", "-c2", "--keep-going", *STUDY, "--", RUN).returncode == 1
     log = (hubbed.folder / "results/data/logs/prepare-small-v512/b.parquet.log").read_text()
-    assert log.startswith("E-HUB data set (small): no file ")
+    where, told = log.splitlines()
+    assert where.startswith("results/data/small-v512/parts/b.parquet.json: host ")
+    assert told.startswith("E-HUB data set (small): no file ")
     shutil.move(hubbed.folder / "aside", lost)
     assert hubbed.plan(*STUDY, "--", RUN)[0] == {"prepare_file": 1, "prepare": 1, "train": 1, "evaluate": 1}
     hubbed.snakemake("-c2", *STUDY, "--", RUN)

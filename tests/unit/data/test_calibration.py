@@ -1,3 +1,4 @@
+import hashlib
 import json
 
 import numpy as np
@@ -34,6 +35,8 @@ def heldout(tmp_path):
         }
         pq.write_table(pa.table({name: list(column) for name, column in columns.items()}), split / "documents.parquet")
         shard = {"tokens": "tokens-00000.bin", "docs": "docs-00000.bin", "n_tokens": n, "n_documents": len(keys)}
+        for kind in ("tokens", "docs"):
+            shard[f"{kind}_sha256"] = hashlib.sha256((split / shard[kind]).read_bytes()).hexdigest()
         about = {"data_id": "x", "dtype": "uint16", "splits": {"heldout": {"shards": [shard]}}}
         (tmp_path / "manifest.json").write_text(json.dumps(about))
         return tmp_path
