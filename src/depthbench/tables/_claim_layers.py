@@ -25,7 +25,7 @@ def causal_share(evidence: Evidence, first: pd.DataFrame, second: pd.DataFrame |
     theirs = table["skip_mode"] == "released"
     without = ~table["run_id"].isin(table["run_id"][theirs])
     found = _compared(table[theirs | without], _at_paper, first, second)
-    if second is None or not theirs.any():
+    if second is None or not table["run_id"][theirs].isin([*first["run_id"], *second["run_id"]]).any():
         return found
     # Against a design of which both rules say the same, the rule itself may make the difference.
     ours = _compared(table[~theirs], _at_paper, first, second)

@@ -155,6 +155,8 @@ def test_shares_are_those_at_the_papers_threshold_and_of_its_skips(study):
     assert verdict == "agrees"
     np.testing.assert_allclose(row[["ours", "lo", "hi"]].astype(float), [0.25, 0.1, 0.4], rtol=1e-12)
     assert row["note"].endswith("blocks left out by our rule: 0.65 [0.6, 0.7]")
+    row = judge(study, "causal_share", "design=preln | design=preln", ">", "0", causal_summary=rows)[1]
+    assert not row["note"]  # of it both rules say the same
     row = judge(study, "causal_share", "design=hc n_layers=4", ">", "0", causal_summary=rows)[1]
     assert (row["verdict"], row["note"]) == ("not run", "analysis: too shallow")
 
