@@ -9,7 +9,7 @@ import textwrap
 import pandas as pd
 import plotnine as p9
 
-from depthbench import reference, runs
+from depthbench import reference
 from depthbench.artifacts import ArtifactSpec
 from depthbench.figures import _aspect, _theme
 from depthbench.figures.validation_loss import overheads
@@ -29,18 +29,18 @@ def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot
     frame = frame.assign(published=reference.beside(frame, frames, "val_loss", "main"))
     sentences = [*overheads(frame), *remarks(table), *[reference.NOTE] * bool(frame["published"].notna().any())]
     note = textwrap.fill(" ".join(sentences), _theme.NOTE_WIDTH)
-    return _aspect.plot(reference.marks(frame), headings(frame, spec), "Held-out loss [nats/token]", note, spec), frame[
+    return _aspect.plot(reference.marks(frame), headings(frame), "Held-out loss [nats/token]", note, spec), frame[
         COLUMNS
     ]
 
 
-def headings(frame: pd.DataFrame, spec: ArtifactSpec) -> dict[str, str]:
-    """Return the heading of each scale, small ones first: median parameters, tokens that the study plans for a run."""
-    planned = {runs.parse(path).scale: plan["tokens"] for path, plan in spec.plans.items()}
-    budgets = frame[frame["status"] != "missing"].groupby("scale").agg({"n_params": "median"})
-    budgets = budgets.assign(tokens=budgets.index.map(planned)).sort_values(["tokens", "n_params"])
+def headings(frame: pd.DataFrame) -> dict[str, str]:
+    """Return the heading of each scale, small ones first: median parameters, tokens of a run that did not diverge."""
+    drawn = frame[frame["status"] != "missing"]
+    budgets = drawn.groupby("scale").agg({"n_params": "median", "tokens": "max"}).sort_values(["tokens", "n_params"])
     return {
-        str(scale): f"{size(row['n_params'])} parameters, {size(row['tokens'])} tokens"
+        str(scale): f"{size(row['n_params'])} parameters"
+        + (f", {size(row['tokens'])} tokens" if pd.notna(row["tokens"]) else "")  # imports do not tell
         for scale, row in budgets.iterrows()
     }
 
