@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from errno import EACCES, EDQUOT, EFBIG, EIO, ENOSPC, EPERM, EROFS
+from errno import EACCES, EDQUOT, EFBIG, EIO, ENOSPC, EPERM, EROFS, ESTALE, ETIMEDOUT
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,11 @@ def sha256(path: Path) -> str:
 
 def disk_error(error: OSError, name: str | Path = "a file") -> UserError:
     """Return what to tell the user of an error of the operating system."""
-    remedies = {"make room": (ENOSPC, EDQUOT, EFBIG, EIO), "check the rights": (EACCES, EPERM, EROFS)}
+    remedies = {
+        "make room": (ENOSPC, EDQUOT, EFBIG, EIO),
+        "check the rights": (EACCES, EPERM, EROFS),
+        "wait for the file system": (ESTALE, ETIMEDOUT),
+    }
     remedy = next((words for words, numbers in remedies.items() if error.errno in numbers), "check the path")
     return UserError("E-DISK", f"{error.filename or name}: {error.strerror or error}; {remedy}, then run again")
 

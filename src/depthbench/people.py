@@ -86,7 +86,8 @@ def plan(
     print(f"at {mfu:.0%} of the {device}'s bfloat16 peak; tokens, FLOPs, hours and GB are those of the new runs;")
     print("a run at work needs nine times its weights on disk beside the GB of weights that stay")
     if n := len(runs.parquet_files(config.corpora[chosen.corpus])):
-        print(f"the text: {n} files, about {2 * n} GB of cache until it is prepared, {1.4 * n:.0f} GB from then on")
+        size = f"{2 * n} GB of cache until it is prepared, {1.4 * n:.0f} GB from then on"
+        print(f"the text: {n} files, if each is as large as one of FineWeb-Edu {size}")
     if rows[0].epochs is None:
         print(f"epochs are not known before {data} is prepared: snakemake -c2 prepare --config study={config.study}")
 

@@ -161,7 +161,7 @@ def _steps(case: Case, recipe: Recipe, kernels: str) -> dict[str, Any]:
     peak = provenance.peak_memory(at)
     with torch.no_grad():
         # What layer analyses begin with: its streams are float32, those of training may not be.
-        base = Baseline(model.eval(), Batch(tokens[:1], ("",), ("",)), recipe.precision.compute)
+        base = Baseline(model.float().eval(), Batch(tokens[:1], ("",), ("",)), recipe.precision.compute)
         if not base.document_nll(base.states[-1]).isfinite().all():
             raise ValueError("the pass of the layer analyses is not finite")
     return {

@@ -69,6 +69,7 @@ def page(results: Path, pictures: list[str]) -> str:
     shown = {section: [name for name in names if name in pictures] for section, names in FIGURES.items()}
     others = [name for name in pictures if not any(name in names for names in shown.values())]
     try:
+        _check_seeds(tables)
         parts = [
             f"# Results of the study `{STUDY}`\n\nWritten by `python -m depthbench.docs {STUDY}`; do not edit.\n",
             _origin(tables),
@@ -90,6 +91,13 @@ def page(results: Path, pictures: list[str]) -> str:
         problem = f"{results}/tables: {type(error).__name__} {error}, not of this version"
         raise UserError("E-DOCS", f"{problem}; run {COMMAND} again") from error
     return "\n".join(part for part in parts if part)
+
+
+def _check_seeds(tables: Tables) -> None:
+    """Raise ValueError if seeds are repeated, and a table that compares them does not: it is of an older version."""
+    for name in ("paired", "depth_trend") if any(row["sd"] for row in tables.get("seed_noise", [])) else ():
+        if name in tables and not any(row["suite"] == "seeds" for row in tables[name]):
+            raise ValueError(f"no seeds in {name}")
 
 
 def _read(path: Path) -> list[Row]:

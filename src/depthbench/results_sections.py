@@ -99,9 +99,10 @@ def rates(audit: list[Row], tables: Tables) -> str:
         declared = losses.get((row["label"], *_shape(row), row["declared_lr"], row["seed"]), {}).get("loss")
         behind = f"{float(declared) - float(row['best_loss']):.4f}" if declared and row["best_lr"] else "-"
         margin = f"{float(row['margin_to_second']):.4f}" if row["margin_to_second"] else "-"
-        words = {"no": "inside", "": "no loss"}.get(row["at_edge"], f"at the {row['at_edge']} edge: no optimum")
+        edge = f"at the {row['at_edge']} edge: no optimum"
+        words = {"no": "inside", "": "no loss", "single": "one rate only"}.get(row["at_edge"], edge)
         shape = f"L = {row['n_layers']}"
-        end = [words, margin, row["margin_exceeds_noise"] or "not known", row["diverged"] or "-"]
+        end = [words, margin, row["margin_exceeds_noise"] or "-", row["diverged"] or "-"]
         return [row["label"], shape, row["grid"], row["declared_lr"], behind, row["best_lr"] or "-", *end]
 
     head = (

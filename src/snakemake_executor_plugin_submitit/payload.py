@@ -19,7 +19,7 @@ from typing import Any
 import submitit
 
 SECONDS_BETWEEN_SIGNALS = 1.0
-EARLY = 90.0  # seconds, by which a warning may come before its time
+EARLY = 150.0  # seconds, by which a warning may come before its time, as this process counts it
 ANNOUNCED = (signal.SIGUSR1, signal.SIGTERM)  # beside USR2, which submitit handles
 
 
@@ -30,9 +30,10 @@ class SnakemakeJob(submitit.helpers.Checkpointable):
     of its limit `grace_s` before, by Slurm up to a minute earlier still.
     """
 
+    limit_min: int | None = None  # a job that an earlier version has submitted knows of none
+
     def __init__(self, command: str, folder: str, grace_s: float, limit_min: int | None = None):
         self.command, self.folder, self.grace_s, self.limit_min = command, folder, grace_s, limit_min
-        self._started = 0.0
         self._child: subprocess.Popen | None = None
 
     def __getstate__(self) -> dict[str, Any]:

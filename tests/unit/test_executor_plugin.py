@@ -7,6 +7,7 @@ import pytest
 
 from snakemake_executor_plugin_submitit import environment, folders, request
 from snakemake_executor_plugin_submitit.clusters import ClusterError
+from snakemake_executor_plugin_submitit.payload import SnakemakeJob
 from snakemake_executor_plugin_submitit.records import Records
 
 
@@ -37,6 +38,20 @@ def test_memory_limit_and_words_are_passed_on():
 def test_what_slurm_would_misread_is_refused(resources):
     with pytest.raises(request.RequestError, match=next(iter(resources))):
         asked(**resources)
+
+
+def test_a_job_that_keeps_nothing_must_end_within_its_limit():
+    assert request.last_minutes({"resumable": 0, "runtime": 240}) == 240
+    assert request.last_minutes({"resumable": 0}) == 60
+    assert request.last_minutes({"resumable": 1, "runtime": 240}) is None
+    assert request.last_minutes({"runtime": 240}) is None
+
+
+def test_a_job_that_an_earlier_version_has_submitted_goes_on(monkeypatch):
+    """Its pickle has none of the attributes that came later."""
+    waiting = SnakemakeJob.__new__(SnakemakeJob)
+    waiting.__dict__ = {"command": "true", "folder": ".", "grace_s": 1, "_child": None}
+    assert waiting.checkpoint().function is waiting
 
 
 def test_a_job_is_requeued_unless_it_says_otherwise():

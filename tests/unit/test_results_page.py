@@ -133,8 +133,8 @@ def test_a_sweep_without_a_loss_has_no_best_rate(root):
         writer.writerows(row | common for row in rows)
     text = results_page.page(root / "results/mini", [])
     assert "The best rate of 1 of 2 sweeps lies inside its grid." in text
-    assert "| HC | L = 4 | 1e-2, 1e0 | 1e-2 | - | - | no loss | - | not known | 1e-2, 1e0 |" in text
-    assert "| LNS | L = 4 | 1e-3, 1e-2 | 1e-2 | - | 1e-2 | inside | - | not known | - |" in text
+    assert "| HC | L = 4 | 1e-2, 1e0 | 1e-2 | - | - | no loss | - | - | 1e-2, 1e0 |" in text
+    assert "| LNS | L = 4 | 1e-3, 1e-2 | 1e-2 | - | 1e-2 | inside | - | - | - |" in text
 
 
 def test_without_results_it_is_one_line(tmp_path, root):
@@ -145,4 +145,12 @@ def test_without_results_it_is_one_line(tmp_path, root):
     table = root / "results/mini/tables/lr_audit.csv"
     table.write_text("design\nhc\n")
     with pytest.raises(UserError, match=r"^E-DOCS [^\n]*: KeyError '\w+', not of this version; [^\n]*$"):
+        results_page.write(root)
+
+
+def test_tables_that_know_of_no_seeds_are_refused(root):
+    """An older version made them; the page would say that they are compared."""
+    table = root / "results/mini/tables/depth_trend.csv"
+    table.write_text("".join(line for line in table.read_text().splitlines(True) if not line.startswith("seeds,")))
+    with pytest.raises(UserError, match=r"^E-DOCS [^\n]*: ValueError no seeds in depth_trend, not of this version"):
         results_page.write(root)

@@ -79,6 +79,13 @@ def test_a_gradient_that_is_not_finite_takes_no_step_and_is_a_result(prepared, t
     assert all(torch.equal(weights[n], t) for n, t in reference.model.state_dict().items())
 
 
+def test_a_loss_that_is_finite_may_have_a_gradient_that_is_not(prepared, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.nn.utils, "get_total_norm", lambda gradients: torch.tensor(math.inf))
+    assert train.train(prepared.spec(), prepared.folder, tmp_path, 4, 600.0)
+    record = loading.record(tmp_path)
+    assert (record["status"], record["cause"], record["step"]) == ("diverged", "gradient", 1)
+
+
 def test_a_finished_run_is_published_again_without_training(prepared, tmp_path, monkeypatch):
     folder, spec = tmp_path / "run", prepared.spec(steps=3)
     assert train.train(spec, prepared.folder, folder, 4, 600.0)
@@ -160,8 +167,8 @@ def test_a_file_system_that_fails_for_now_costs_no_checkpoint(prepared, tmp_path
 
     with monkeypatch.context() as broken:
         broken.setattr(checkpoint.files, "sha256", stale)
-        with pytest.raises(OSError, match="Stale"):
-            start(prepared, tmp_path)
+        with pytest.raises(train.UserError, match=r"^E-DISK [^\n]*Stale file handle[^\n]*$"):
+            train.train(prepared.spec(), prepared.folder, tmp_path, 4, 600.0)
     assert sorted(path.name for path in (tmp_path / "resume").glob("step-*")) == kept
     assert start(prepared, tmp_path).step == 2
 
@@ -169,7 +176,7 @@ def test_a_file_system_that_fails_for_now_costs_no_checkpoint(prepared, tmp_path
 @pytest.mark.parametrize("place", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("design", DESIGNS)
 def test_five_and_five_steps_are_ten(prepared, tmp_path, design, place):
-    """To the bit on a CPU; on a GPU some sums have no fixed order (E12), within 1e-4 of the weights there."""
+    """To the bit on a CPU; on a GPU some sums have no fixed order, within 1e-4 of the weights there."""
     if (place == "gpu") != torch.cuda.is_available():
         pytest.skip(f"needs {'a CUDA device' if place == 'gpu' else 'a machine without one'}")
     spec = prepared.spec(design, steps=10)

@@ -28,6 +28,7 @@ rule train:
         mem_mb=request("mem_mb"),
         runtime=request("runtime"),
         micro_batch=request("micro_batch"),
+        resumable=1,  # said, since a group has the sum
         kernels=CONFIG.kernels,
     params:
         spec=spec_of,

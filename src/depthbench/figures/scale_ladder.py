@@ -37,10 +37,11 @@ def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot
 def headings(frame: pd.DataFrame) -> dict[str, str]:
     """Return the heading of each scale, small ones first: median parameters, tokens of a run that did not diverge."""
     drawn = frame[frame["status"] != "missing"]
-    budgets = drawn.groupby("scale").agg({"n_params": "median", "tokens": "max"}).sort_values(["tokens", "n_params"])
+    budgets = drawn.groupby("scale").agg({"n_params": "median"}).sort_values("n_params")
+    budgets["tokens"] = drawn[drawn["status"] == "ok"].groupby("scale")["tokens"].max()
     return {
         str(scale): f"{size(row['n_params'])} parameters"
-        + (f", {size(row['tokens'])} tokens" if pd.notna(row["tokens"]) else "")  # imports do not tell
+        + (f", {size(row['tokens'])} tokens" if pd.notna(row["tokens"]) else "")  # of imports not told
         for scale, row in budgets.iterrows()
     }
 

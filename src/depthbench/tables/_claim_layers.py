@@ -28,8 +28,11 @@ def causal_share(evidence: Evidence, first: pd.DataFrame, second: pd.DataFrame |
     if second is None or not table["run_id"][theirs].isin([*first["run_id"], *second["run_id"]]).any():
         return found
     # Against a design of which both rules say the same, the rule itself may make the difference.
-    ours = _compared(table[~theirs], _at_paper, first, second)
-    by_ours = f"blocks left out by our rule: {ours.value:.3g} [{ours.lo:.3g}, {ours.hi:.3g}]"
+    try:
+        ours = _compared(table[~theirs], _at_paper, first, second)
+        by_ours = f"blocks left out by our rule: {ours.value:.3g} [{ours.lo:.3g}, {ours.hi:.3g}]"
+    except Unmeasured as reason:
+        by_ours = f"blocks left out by our rule: {reason}"
     return found._replace(note="; ".join(filter(None, (found.note, by_ours))))
 
 
