@@ -62,6 +62,7 @@ def test_a_traceback_is_there_for_those_who_ask_for_it():
     assert "Traceback" in depthbench("--debug", *args).stderr
 
 
+@pytest.mark.slow
 def test_training_refuses_what_is_not_there(prepared, tmp_path):
     spec = json.dumps(prepared.spec(steps=2).as_dict())
     done = depthbench("train", "--spec", spec, "--data", str(tmp_path / "none"), "--out", str(tmp_path / "run"))

@@ -3,6 +3,8 @@
 import csv
 import json
 
+import pytest
+
 ASKED = (
     *("losses", "lr_audit", "depth_trend", "claims", "run_costs", "late_layers"),
     *("validation_loss", "lr_sweep", "industry_shapes", "layer_perturbation"),
@@ -14,6 +16,7 @@ def rows(checkout, name):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_an_absurd_rate_is_shown_and_never_chosen(checkout):
     checkout.edit(
         "config.yaml",

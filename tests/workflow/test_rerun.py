@@ -109,6 +109,7 @@ def test_an_added_design_plans_its_own_runs_and_the_artifacts(finished):
     assert {"losses", "claims", "run_costs", "validation_loss"} <= set(jobs)
 
 
+@pytest.mark.slow
 def test_losses_to_compare_redraw_their_figure_alone(finished):
     mine = finished.folder / "mine.csv"
     mine.write_text("label,n_layers,d_model,loss\nMy design,4,16,6.0\n")
@@ -154,6 +155,7 @@ def test_resamples_redraw_and_measure_nothing(finished):
     assert not {"prepare", "train", "evaluate"} & set(jobs)
 
 
+@pytest.mark.slow
 def test_a_changed_template_scores_again_and_trains_nothing(finished):
     target = f"results/micro/runs/{PRELN}/nll.csv"
     asked = "studies={micro: {evaluate: {tasks: [sciq], limit: 2}}}"
