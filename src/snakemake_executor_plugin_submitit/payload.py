@@ -31,6 +31,7 @@ class SnakemakeJob(submitit.helpers.Checkpointable):
     """
 
     limit_min: int | None = None  # a job that an earlier version has submitted knows of none
+    _started = float("inf")  # a signal may come before the command is run
 
     def __init__(self, command: str, folder: str, grace_s: float, limit_min: int | None = None):
         self.command, self.folder, self.grace_s, self.limit_min = command, folder, grace_s, limit_min

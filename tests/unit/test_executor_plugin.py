@@ -1,6 +1,8 @@
 """What the executor plugin asks Slurm for, and what it keeps of the caller's environment."""
 
 import os
+import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -45,6 +47,17 @@ def test_a_job_that_keeps_nothing_must_end_within_its_limit():
     assert request.last_minutes({"resumable": 0}) == 60
     assert request.last_minutes({"resumable": 1, "runtime": 240}) is None
     assert request.last_minutes({"runtime": 240}) is None
+
+
+def test_near_its_limit_it_fails_and_before_that_it_is_queued_again(monkeypatch):
+    monkeypatch.setattr(sys, "tracebacklimit", 1000, raising=False)  # put back behind the test
+    job = SnakemakeJob("true", ".", 1, limit_min=10)
+    assert job.checkpoint().function is job  # a signal before it has begun
+    job._started = time.monotonic() - 60
+    assert job.checkpoint().function is job
+    job._started = time.monotonic() - 599
+    with pytest.raises(RuntimeError, match="met its limit of 10 minutes and would begin anew: raise its runtime"):
+        job.checkpoint()
 
 
 def test_a_job_that_an_earlier_version_has_submitted_goes_on(monkeypatch):
