@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,13 @@ class Slurm:
                 f"no Slurm on this machine ({', '.join(missing)} not found): call from a login node of the cluster, "
                 "or add --executor local --cores N to run the jobs here"
             )
+        try:
+            self._left_behind = self.going()
+        except ClusterError as error:
+            raise ClusterError(
+                f"Slurm does not answer: {'; '.join(str(error).splitlines())}; call from a login node of a cluster "
+                "that is up, or add --executor local --cores N to run the jobs here"
+            ) from None
 
     def submit(self, folder: Path, job: Any, payload: SnakemakeJob) -> tuple[str, JobPaths]:
         """Submit a job; return its id and its paths."""
@@ -54,12 +60,8 @@ class Slurm:
         """Return the ids of all jobs of this user that wait, run or are being ended."""
         return set(_run("squeue", "--noheader", "--all", "--me", "--format=%i").split())
 
-    @cached_property
-    def _left_behind(self) -> set[str]:
-        return self.going()
-
     def left_behind(self) -> set[str]:
-        """Return the jobs that were in the queue when this was first asked."""
+        """Return the jobs that were in the queue when this process began."""
         return self._left_behind
 
     def still_has(self, job_id: str) -> bool:
@@ -143,5 +145,5 @@ def _run(*command: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ClusterError(f"{command[0]}: {error}") from None
     if done.returncode:
-        raise ClusterError(f"{command[0]}: {done.stderr.strip() or f'exit status {done.returncode}'}")
+        raise ClusterError(done.stderr.strip() or f"{command[0]}: exit status {done.returncode}")
     return done.stdout

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 import shutil
 
@@ -40,8 +41,8 @@ def test_the_tiny_study_gives_the_same_losses(cluster, tmp_path):
     same_losses_on_slurm(cluster, tmp_path, "tiny", 3000)
 
 
-def snakemake(checkout, *args, path):
-    env = {"PATH": path, "SNAKEMAKE_PROFILE": "", "HOME": str(checkout.folder)}
+def snakemake(checkout, *args, path, **more):
+    env = {"PATH": path, "SNAKEMAKE_PROFILE": "", "HOME": str(checkout.folder), **more}
     return checkout.call(str(BIN / "snakemake"), *args, env=env)
 
 
@@ -70,10 +71,20 @@ def test_the_profile_plans_the_paper_without_slurm(tmp_path, without_slurm):
     assert (asked["slurm_partition"], asked["gpu_model"]) == ("fast", "h100")
 
 
-def test_the_profile_without_slurm_trains_nothing_here(tmp_path, without_slurm):
-    checkout = Checkout(tmp_path / "checkout")
-    done = snakemake(checkout, "--profile", "slurm", "--config", "study=micro", path=without_slurm)
+def refused_before_any_job(checkout, reason, **where):
+    done = snakemake(checkout, "--profile", "slurm", "--config", "study=micro", **where)
     assert done.returncode == 1
-    assert "no Slurm on this machine" in done.stderr
+    assert [reason in line for line in done.stderr.splitlines()].count(True) == 1
     assert "Traceback" not in done.stdout + done.stderr
     assert [path.name for path in (checkout.folder / "results").iterdir()] == ["README.md"]
+
+
+def test_the_profile_without_slurm_trains_nothing_here(tmp_path, without_slurm):
+    refused_before_any_job(Checkout(tmp_path / "checkout"), "no Slurm on this machine", path=without_slurm)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_nor_where_slurms_commands_reach_no_cluster(tmp_path):
+    (tmp_path / "slurm.conf").touch()
+    checkout, reason = Checkout(tmp_path / "checkout"), "Slurm does not answer: squeue: "
+    refused_before_any_job(checkout, reason, path=os.environ["PATH"], SLURM_CONF=str(tmp_path / "slurm.conf"))
