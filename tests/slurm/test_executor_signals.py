@@ -151,7 +151,9 @@ def test_a_queue_that_does_not_answer_fails_nothing(workflow, cluster, tmp_path)
     broken.mkdir()
     squeue = broken / "squeue"
     squeue.write_text(
-        f'#!/bin/sh\nif test -e {str(broken)!r}/ok; then exec {cluster.which("squeue")} "$@"; fi\n'
+        f"#!/bin/sh\ncd {str(broken)!r}\n"
+        # it answers as the call begins, or the call would be refused
+        f'if test -e ok || test ! -e asked; then touch asked; exec {cluster.which("squeue")} "$@"; fi\n'
         "echo 'squeue: error: Unable to contact slurm controller' >&2; exit 1\n"
     )
     squeue.chmod(0o755)
