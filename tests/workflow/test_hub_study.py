@@ -98,7 +98,9 @@ def test_the_run_was_trained_and_measured_on_these_texts(hubbed):
     assert 0 < Heldout(data, 64).n_documents < 10
 
 
+@pytest.mark.slow
 def test_one_more_file_leaves_the_other_parts_as_they_are(hubbed):
+    hubbed.snakemake("-c2", *STUDY, "--until", "prepare", "--", RUN)  # where this test is run alone
     shard = hubbed.folder / "results/data/small-v512/parts/a.parquet/train/tokens-00000.bin"
     before = shard.stat()
     corpus = hub_folder.corpus("data set", [*FILES, "c.parquet"], val_file="h.parquet", val_tokens=1000)

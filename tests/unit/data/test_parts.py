@@ -186,7 +186,7 @@ def test_without_a_heldout_file_the_text_decides(tmp_path, root, encode):
     assert about["duplicates"]["heldout_in_training"] == 0
 
 
-@pytest.mark.parametrize(("action", "n_kept"), [("count", 4), ("drop", 2)])
+@pytest.mark.parametrize(("action", "n_kept"), [pytest.param("count", 4, marks=pytest.mark.slow), ("drop", 2)])
 def test_items_are_counted_over_all_files(tmp_path, action, n_kept):
     question = items.raw_items("gsm8k")[0]["question"]
     root = hub_folder.write(
