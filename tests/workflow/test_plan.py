@@ -34,7 +34,7 @@ NOT_IN_MINI = {"shapes_backbone", "shapes_ladder", "moda_norms", "scale_ladder"}
     [
         ("micro", 4, 4, ALWAYS),
         ("tiny", 3 * len(DESIGNS) + 16, 3 * len(DESIGNS) + 6, ALWAYS + SWEPT),
-        # all designs at two more rates, three at two more seeds of each shape; of the sweep two designs are analyzed
+        # all at two more rates, three at two more seeds; analyzed of the sweep: two designs, and one at the common rate
         ("mini", 5 * len(DESIGNS) + 18, 3 * len(DESIGNS) + 5, ALWAYS + tuple(set(SWEPT) - NOT_IN_MINI)),
     ],
 )
