@@ -117,7 +117,7 @@ class Executor(RemoteExecutor):
         """Whether the job already runs or waits in the queue, submitted by a main process that has died."""
         if not self._records.any_of(job):
             return False
-        found = self._records.find(job, self.cluster.left_behind())
+        found = self._records.find(job, self.cluster.left_behind)
         if found is None:
             return False
         job_id, paths = found

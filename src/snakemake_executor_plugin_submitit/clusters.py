@@ -39,7 +39,7 @@ class Slurm:
                 "or add --executor local --cores N to run the jobs here"
             )
         try:
-            self._left_behind = self.going()
+            self.left_behind = self.going()  # by earlier main processes; this one has submitted nothing yet
         except ClusterError as error:
             raise ClusterError(
                 f"Slurm does not answer: {'; '.join(str(error).splitlines())}; call from a login node of a cluster "
@@ -59,10 +59,6 @@ class Slurm:
     def going(self) -> set[str]:
         """Return the ids of all jobs of this user that wait, run or are being ended."""
         return set(_run("squeue", "--noheader", "--all", "--me", "--format=%i").split())
-
-    def left_behind(self) -> set[str]:
-        """Return the jobs that were in the queue when this process began."""
-        return self._left_behind
 
     def still_has(self, job_id: str) -> bool:
         """Whether a job that the listing lacks has not ended all the same."""
@@ -101,6 +97,7 @@ class Local:
     def __init__(self, signal_delay: int):
         self.signal_delay = signal_delay
         self._jobs: dict[str, submitit.Job] = {}
+        self.left_behind: set[str] = set()  # none that can be waited for
 
     def submit(self, folder: Path, job: Any, payload: SnakemakeJob) -> tuple[str, JobPaths]:
         """Start a job; return its id and its paths."""
@@ -116,10 +113,6 @@ class Local:
     def going(self) -> set[str]:
         """Return the ids of the jobs that run."""
         return {job_id for job_id, job in self._jobs.items() if not job.done()}
-
-    def left_behind(self) -> set[str]:
-        """Return the jobs of an earlier main process: none that can be waited for."""
-        return set()
 
     def still_has(self, job_id: str) -> bool:
         """Whether a job that the listing lacks has not ended all the same."""
