@@ -27,7 +27,8 @@ Slice = Annotated[
     str | None, typer.Option(help="The same as a resolved slice of the configuration, JSON; the workflow's.")
 ]
 Data = Annotated[Path | None, typer.Option(help="Prepared data; default: what the run was trained on.")]
-Files = Annotated[list[Path] | None, typer.Argument(help="Files of the runs.")]
+Files = Annotated[list[Path] | None, typer.Argument(help="Files that belong to no run, and of runs elsewhere.")]
+Runs = Annotated[Path | None, typer.Option(help="Folder below which the files of the runs are: results/<study>/runs.")]
 Kernels = Annotated[str, typer.Option(help="auto, reference, eager, triton or liger.")]
 
 
@@ -213,7 +214,8 @@ def analyze(
 
     Example: depthbench analyze results/tiny/runs/hc/t-d28-l16/lr1e-2-s0 --only causal,logitlens
 
-    The text and the items of ARC-Easy are as many as ./config.yaml says for the run's study.
+    The calibration set is as large as ./config.yaml says for the run's study, the folder below results/; it is that of
+    the key `study` for any other run, which is told. Items of ARC-Easy are as many as there, else all.
     """
     from depthbench.analyze import analyze as measure
     from depthbench.specs import AnalysisSpec
@@ -254,9 +256,12 @@ def preflight(
 
 @app.command()
 def table(
-    spec: Spec, out: Annotated[Path, typer.Option(help="CSV; the LaTeX goes beside it.")], files: Files = None
+    spec: Spec,
+    out: Annotated[Path, typer.Option(help="CSV; the LaTeX goes beside it.")],
+    files: Files = None,
+    runs: Runs = None,
 ) -> None:
-    """Build one table from the files of its runs; the workflow gives files and spec.
+    """Build one table from the files of its runs; the workflow says where they are, and gives the spec.
 
     Example: snakemake -c1 losses
     """
@@ -264,7 +269,7 @@ def table(
     from depthbench.artifacts import ArtifactSpec
 
     parsed = ArtifactSpec.from_json(spec)
-    tables.write(parsed.name, files or [], parsed, out)
+    tables.write(parsed.name, [*(files or []), *parsed.files_below(runs)], parsed, out)
 
 
 @app.command()
@@ -272,8 +277,9 @@ def figure(
     spec: Spec,
     out: Annotated[Path, typer.Option(help="SVG; PDF, PNG, CSV go beside it.")],
     files: Files = None,
+    runs: Runs = None,
 ) -> None:
-    """Draw one figure from the files of its runs; the workflow gives files and spec.
+    """Draw one figure from the files of its runs; the workflow says where they are, and gives the spec.
 
     Example: snakemake -c1 validation_loss
     """
@@ -281,7 +287,7 @@ def figure(
     from depthbench.artifacts import ArtifactSpec
 
     parsed = ArtifactSpec.from_json(spec)
-    figures.write(parsed.name, files or [], parsed, out)
+    figures.write(parsed.name, [*(files or []), *parsed.files_below(runs)], parsed, out)
 
 
 @app.command()

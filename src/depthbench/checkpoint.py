@@ -31,9 +31,12 @@ def save(folder: Path, step: int, tensors: dict[str, torch.Tensor], record: dict
 
 
 def remove(folder: Path, keep: int = 0) -> None:
-    """Remove all checkpoints but the last `keep`."""
+    """Remove all checkpoints but the last `keep`, and tensors whose writer was killed before their record."""
     for old in sorted(folder.glob("step-*.json"))[: -keep or None]:
         _unlink(old)
+    for tensors in folder.glob("step-*.safetensors"):
+        if not tensors.with_suffix(".json").exists():
+            tensors.unlink()
 
 
 def remove_after(folder: Path, step: int) -> None:

@@ -47,6 +47,12 @@ def lookup_grid(config: Config, scale: str, design: str) -> list[str] | None:
     return grids.get(design, grids.get("default", config.designs[design].grid))
 
 
+def designs_of(config: Config, suite: Suite) -> list[str]:
+    """Return the designs of a part of a suite; `all` are those that are no variant of another."""
+    own = [name for name, design in config.designs.items() if design.residual is None]
+    return own if suite.designs == "all" else suite.designs
+
+
 def _merge(base: dict, over: dict) -> dict:
     out = dict(base)
     for key, value in over.items():
@@ -147,7 +153,7 @@ def _check_suite(config: Config, where: str, suite: Suite) -> Iterator[str]:
         return
     if suite.recipe and suite.recipe not in config.recipes:
         yield f"{where}.recipe: {suite.recipe!r} is not declared; known: {', '.join(config.recipes)}"
-    for design in [] if suite.designs == "all" else suite.designs:
+    for design in designs_of(config, suite):
         if design not in config.designs:
             yield f"{where}.designs: {design!r} is not declared; known: {', '.join(config.designs)}"
         elif suite.lr == "grid" and lookup_grid(config, suite.scale, design) is None:

@@ -21,7 +21,7 @@ def import_(
 ) -> None:
     """Make a run of a released checkpoint of the paper's authors, for `evaluate` and `analyze`.
 
-    Example: depthbench import preln-lr2e-3-llama-400M-L24-pretrain --out results/released/preln-l24
+    Example: depthbench import preln-lr2e-3-llama-400M-L24-pretrain --out results/paper/released/preln-l24
     --data results/data/fineweb_edu-v50280
     """
     from depthbench import runs

@@ -35,11 +35,12 @@ def main() -> None:
     # What is sent before a process can save is lost instead of deadly: it will come again.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     try:
-        if to_spread(os.environ):
-            spread(sys.argv[1:])
-        ranks = ranks_here(asked.ranks, asked.most)
-        if ranks * node_count(os.environ) > 1:
-            raise SystemExit(watch([asked.command, *asked.arguments], ranks))
+        if asked.most != 0:  # a run that wants no GPU is one process, in an allocation of many nodes, too
+            if to_spread(os.environ):
+                spread(sys.argv[1:])
+            ranks = ranks_here(asked.ranks, asked.most)
+            if ranks * node_count(os.environ) > 1:
+                raise SystemExit(watch([asked.command, *asked.arguments], ranks))
     except UserError as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ def held(folder: Path, what: str) -> Iterator[None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / NAME).open("a+", encoding="utf-8") as file:
-        if not _take(file):
+        if not any(_take(file, fcntl.LOCK_EX) for _ in _waits()):
             raise UserError("E-LOCK", f"{what}: {_read(file)} is at work on it; wait for it, or stop it first")
         file.truncate(0)
         print(who(), file=file, flush=True)
@@ -42,17 +43,24 @@ def tell(what: object) -> None:
 
 
 def holder(folder: Path) -> str | None:
-    """Return who holds the lock of a folder, None if nobody does."""
+    """Return who holds the lock of a folder, None if nobody does; a folder of others is looked at as well."""
     try:
-        with (folder / NAME).open("r+", encoding="utf-8") as file:
-            return None if _take(file) else _read(file)
-    except FileNotFoundError:
+        with (folder / NAME).open(encoding="utf-8") as file:
+            return None if _take(file, fcntl.LOCK_SH) else _read(file)
+    except (FileNotFoundError, PermissionError):
         return None
 
 
-def _take(file: TextIO) -> bool:
+def _waits() -> Iterator[None]:
+    """Wait between tries, half a second in all: `holder` takes a lock for an instant to look at it."""
+    for seconds in (0.0, 0.1, 0.4):
+        time.sleep(seconds)
+        yield
+
+
+def _take(file: TextIO, kind: int) -> bool:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             return False

@@ -146,7 +146,7 @@ def tasks(names: str, run: Path) -> EvaluationSpec:
 
 
 def analyses(names: str, run: Path) -> AnalysisSpec:
-    """Return the named layer analyses with the calibration set of the run's study, if it is declared, else ours."""
+    """Return the named layer analyses with the calibration set of the run's study; if unknown of ours, and told."""
     from depthbench import runs
     from depthbench.schema import AnalysisName
     from depthbench.specs import AnalysisSpec
@@ -154,6 +154,9 @@ def analyses(names: str, run: Path) -> AnalysisSpec:
     chosen = names_of("--only", "analysis", names, get_args(AnalysisName))
     config, study = configuration(None), _study_of(run)
     declared = config.studies[study if study in config.studies else config.study]
+    if study and study not in config.studies:
+        size = f"{declared.calibration.documents} documents of {declared.calibration.tokens} tokens"
+        print(f"no study {study!r} in config.yaml: calibration set of {config.study}, {size}", file=sys.stderr)
     scored = runs.task_spec(config, ["arc_easy"], study).tasks["arc_easy"] if "prune" in chosen else None
     return AnalysisSpec.model_validate({"names": chosen, "calibration": declared.calibration, "arc_easy": scored})
 
@@ -180,7 +183,7 @@ def use_kernels(name: str) -> None:
 def _study_of(run: Path) -> str:
     from depthbench import runs
 
-    return str((runs.record(run) or {}).get("run_id")).partition("/")[0]
+    return str((runs.record(run) or {}).get("run_id", "")).partition("/")[0]
 
 
 def configuration(study: str | None) -> Config:

@@ -32,7 +32,8 @@ def claim(folder: Path, spec: dict[str, Any]) -> Path:
     note = resume / "owner.json"
     theirs = json.loads(note.read_text()) if note.exists() else None
     if theirs and theirs["spec"] != spec:
-        if job is not None and theirs["job"] == job:
+        # An allocation in which one trains by hand keeps its id, too, but was never started again.
+        if job is not None and theirs["job"] == job and int(os.environ.get("SLURM_RESTART_COUNT", "0")) > 0:
             raise UserError(
                 "E-RESUME",
                 f"{resume}: job {job} began with another spec; the configuration changed while it waited: "

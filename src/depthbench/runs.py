@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from depthbench.config import lookup_grid, lookup_rate
+from depthbench.config import designs_of, lookup_grid, lookup_rate
 from depthbench.errors import UserError
 from depthbench.schema import TASK_FIELDS, AnalysisName, Config, Corpus, Evaluation, Request, Suite, Suites
 from depthbench.specs import AnalysisSpec, DataSpec, EvaluationSpec, ImportSpec, PartSpec, RunSpec, TaskSpec
@@ -66,9 +66,8 @@ def parse(path: str) -> Run:
 def expand(config: Config, suite: Suite) -> list[Run]:
     """Return the runs of one part of a suite, in declared order."""
     found = []
-    own = [name for name, design in config.designs.items() if design.residual is None]
     recipe = suite.recipe if suite.recipe and suite.recipe != config.studies[config.study].recipe else ""
-    for design in own if suite.designs == "all" else suite.designs:
+    for design in designs_of(config, suite):
         if suite.lr == "own":
             rates = [lookup_rate(config, suite.scale, design)]
         elif suite.lr == "grid":

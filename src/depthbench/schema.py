@@ -286,7 +286,8 @@ class Task(Strict):
     context: str = Field(description="template of the prompt")
     continuation: str = Field(description="template of the answer, which is scored; with choices: of each `{choice}`")
     path: str | None = Field(
-        None, description="data set id of the hub, or a local folder of its layout; GPQA: also a CSV; none: the archive"
+        None,
+        description="data set id of the hub, local folder of its layout, or CSV with its columns; none: the archive",
     )
 
 
@@ -365,7 +366,10 @@ class Study(Strict):
     recipe: str
     n_heads: Count
     tokenizer: Tokenizer
-    suites: Suites = Field(description="figures draw the suites `main` and `backbone`; the table `losses` lists all")
+    suites: Suites = Field(
+        description="figures and tables know `main`, `backbone`, `ladder`, `large`, `sweep`, `seeds`, `moda_norms`; "
+        "one of another name is in those of all runs, as `losses`"
+    )
     imported: dict[str, str] = Field(
         {}, description="released checkpoints in place of trainings: folder of each by the path of its run"
     )
@@ -374,7 +378,9 @@ class Study(Strict):
         {}, validate_default=True, description="tasks that runs of the suite `main` are scored on"
     )
     depths: Depths
-    common_lr: Rate = Field(description="rate at which a figure compares all designs")
+    common_lr: Rate = Field(
+        description="rate at which a figure compares all designs but DeepNorm, which diverges there in the paper"
+    )
     calibration: CalibrationSize
     prefill: PrefillSize
     bootstrap: Count = Field(description="resamples of an interval")

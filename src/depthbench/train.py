@@ -230,6 +230,8 @@ def train(spec: RunSpec, data: Path, folder: Path, micro_batch: int, checkpoint_
     with files.disk_errors(), ExitStack() as held:
         private, done = folder / "resume", False
         with ranks.together():
+            if ranks.first():
+                lock.tell(spec.run_id)
             windows = _windows(spec, data)
             if ranks.first():
                 held.enter_context(lock.held(folder, spec.run_id))

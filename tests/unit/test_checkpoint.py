@@ -17,10 +17,11 @@ def tensors(value):
 
 
 def test_two_are_kept_and_the_newest_is_read(tmp_path):
-    for step in (1, 2, 10):
+    checkpoint.save_tensors(tmp_path / "step-000000001.safetensors", tensors(1))  # killed before its record
+    for step in (2, 3, 10):
         checkpoint.save(tmp_path, step, tensors(step), {"note": step})
     assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "step-000000002.json", "step-000000002.safetensors", "step-000000010.json", "step-000000010.safetensors",
+        "step-000000003.json", "step-000000003.safetensors", "step-000000010.json", "step-000000010.safetensors",
     ]  # fmt: skip
     found, record = checkpoint.latest(tmp_path)
     assert (record["step"], record["note"]) == (10, 10)

@@ -140,6 +140,15 @@ def test_rates_are_looked_up_scale_first_then_design(raw):
     assert config.lookup_grid(loaded, "s", "preln") == ["5e-4", "1e-3", "2e-3", "5e-3"]
 
 
+def test_a_sweep_of_all_designs_names_those_without_a_grid(raw):
+    raw["scales"]["t"].pop("grid")
+    raw["studies"]["tiny"]["suites"]["sweep"]["designs"] = "all"
+    with pytest.raises(UserError) as told:
+        config.load(raw)
+    where = "studies.tiny.suites.sweep.lr: grid, but neither scales.t nor designs"
+    assert str(told.value).splitlines() == [f"E-CONFIG {where}.{name} has one" for name in ("mhc", "attnres_block")]
+
+
 def test_the_schema_takes_the_file_and_refuses_a_wrong_key(raw):
     schema = json.loads(json.dumps(docs.schema()))
     jsonschema.validate(raw, schema)

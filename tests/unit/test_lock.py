@@ -1,6 +1,8 @@
+import fcntl
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -31,3 +33,15 @@ def test_a_second_process_leaves_and_is_told_who_is_at_work(tmp_path, monkeypatc
     assert lock.holder(tmp_path) is None
     with lock.held(tmp_path, "the run"):
         assert lock.holder(tmp_path).startswith("host ")
+
+
+def test_who_looks_at_a_lock_stops_nobody(tmp_path):
+    """`holder` has the lock for an instant: one that looks beside it and one that wants it wait that long."""
+    with lock.held(tmp_path, "the run"):
+        pass
+    with (tmp_path / lock.NAME).open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        assert lock.holder(tmp_path) is None
+        threading.Timer(0.05, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
+        with lock.held(tmp_path, "the run"):
+            assert lock.holder(tmp_path).startswith("host ")

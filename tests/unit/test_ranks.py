@@ -222,3 +222,12 @@ def test_every_parameter_has_a_gradient(prepared, tmp_path, design):
     run = train.Training(prepared.spec(design), Windows(prepared.folder, 32), tmp_path / "resume", 4)
     run.advance()
     assert not [name for name, parameter in run.model.named_parameters() if parameter.grad is None]
+
+
+def test_a_run_without_gpus_is_one_process_in_an_allocation_of_two_nodes(prepared, tmp_path):
+    """Two would sum in another order than the same run elsewhere."""
+    command_ = command(prepared, prepared.spec(steps=1), tmp_path, 1)
+    at = command_.index("--ranks")
+    command_[at : at + 2] = ["--most", "0"]
+    subprocess.run(command_, env=os.environ | {"SLURM_JOB_NUM_NODES": "2", "PATH": ""}, check=True)
+    assert json.loads((tmp_path / "run.json").read_text())["legs"][0]["ranks"] == 1

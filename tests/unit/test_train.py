@@ -291,7 +291,10 @@ def test_a_run_in_a_linked_folder_finds_its_text(prepared, tmp_path):
 
 def test_a_requeued_job_whose_spec_changed_refuses(prepared, tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "12")
-    train.train(prepared.spec(steps=2), prepared.folder, tmp_path, 4, 600.0)
+    train.train(prepared.spec(steps=1), prepared.folder, tmp_path, 4, 600.0)
+    train.train(prepared.spec(steps=2), prepared.folder, tmp_path, 4, 600.0)  # by hand in an allocation
+    assert loading.record(tmp_path)["step"] == 2
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     with pytest.raises(train.UserError, match=r"E-RESUME .*job 12 began with another spec"):
         train.train(prepared.spec(steps=3), prepared.folder, tmp_path, 4, 600.0)
     assert loading.record(tmp_path)["step"] == 2

@@ -83,6 +83,23 @@ def test_edits_of_code_and_dates_run_nothing(finished):
     )
 
 
+def test_results_without_a_record_are_taken_unless_they_are_of_other_settings(finished):
+    """Snakemake compares params with its own record; copied results, or a removed `.snakemake`, have none."""
+    record = finished.folder / ".snakemake/metadata"
+    record.rename(record.with_name("aside"))
+    try:
+        assert "Nothing to be done" in finished.snakemake("-n", *MICRO)
+        done = finished.call("snakemake", "-n", *MICRO, "scales={u: {steps: 5}}")
+    finally:
+        shutil.rmtree(record, ignore_errors=True)
+        record.with_name("aside").rename(record)
+    assert done.returncode == 1
+    printed = done.stdout + done.stderr
+    assert "/run.json: made with other settings, and .snakemake has no record of it; remove its folder" in printed
+    assert "Traceback" not in printed
+    assert finished.plan(*MICRO, "scales={u: {steps: 5}}")[0]["train"] == 4
+
+
 def test_an_edited_figure_draws_that_figure(finished):
     assert jobs_after_an_edit(finished, "figures/validation_loss.py") == {"validation_loss": 1, "all": 1}
 

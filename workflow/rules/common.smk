@@ -12,6 +12,7 @@ from depthbench.designs import ORDER
 from depthbench.errors import UserError
 from depthbench.picks import Pick, artifact_spec, is_analyzed, select
 from depthbench.schema import AnalysisName
+from snakemake.io import IOFile
 
 try:
     CONFIG = settings.load(config)
@@ -96,19 +97,33 @@ def analyzed(run):
     return is_analyzed(CONFIG, run)
 
 
+def refuse_unnoticed(path):
+    """Stop where a run of other settings would be taken as it is: of copied results Snakemake knows no params."""
+    made = f"{RESULTS}/runs/{path}/run.json"
+    if Path(made).exists() and workflow.persistence.metadata(IOFile(made)) is None:
+        refuse(
+            f"E-RUN {made}: made with other settings, and .snakemake has no record of it;"
+            " remove its folder to make it again, or set them back"
+        )
+
+
 def untrained_needs_data(wildcards):
     """The shards, for a run still to be trained: then new shards, or lost ones, retrain nothing.
 
     `ancient()` cannot say this: it retrains all runs when the shards are gone and one run is missing, and while
     Snakemake plans a job upstream of it, lost outputs and changed params behind it go unseen.
     """
-    return [] if trained(runs.parse(wildcards.run)) else [f"{DATA}/manifest.json"]
+    if trained(runs.parse(wildcards.run)):
+        return []
+    refuse_unnoticed(wildcards.run)
+    return [f"{DATA}/manifest.json"]
 
 
 def unimported_needs_checkpoint(wildcards):
     """The same for a released checkpoint: once it is imported its folder may go."""
     if trained(runs.parse(wildcards.run)):
         return []
+    refuse_unnoticed(wildcards.run)
     folder = IMPORTED[wildcards.run]
     try:
         with files.disk_errors():

@@ -36,6 +36,7 @@ def import_checkpoint(spec: ImportSpec, out: Path, data: Path | None = None) -> 
         UserError: E-CKPT, E-PICKLE, E-VARIANT, E-KEYS, E-SHAPE, E-READOUT, E-TOK, E-RUN, E-SHARD, E-LOCK, E-DISK.
     """
     with files.disk_errors():
+        lock.tell(spec.run_id)
         before = _import_in(out)
         data_id = data and manifest(data)["data_id"]
         source, step = runs.find_checkpoint(Path(spec.source))
