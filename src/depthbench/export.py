@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from depthbench import card, checkpoint, files, llama, loading, runs
+from depthbench import card, checkpoint, files, llama, loading, runfiles, runs
 from depthbench.data import tokenizer
 from depthbench.data.loader import manifest
 from depthbench.errors import UserError
@@ -33,6 +33,7 @@ def export(folder: Path, out: Path, data: Path | None = None) -> str:
             raise UserError("E-RUN", f"{folder}: belongs to other texts than {prepared} holds; name those with --data")
         # no record yet, but the mark of an export: one that is cut can be made again
         files.write_text(out / "config.json", '{"depthbench": null}\n')
+        runfiles.remove(out)  # what was measured of the model before
         checkpoint.save_tensors(out / "model.safetensors", llama.theirs(state) if cfg.design == "preln" else state)
         files.write_text(out / "tokenizer.json", (place / "tokenizer.json").read_text(encoding="utf-8"))
         length = record["spec"].get("sequence_length")
@@ -65,8 +66,7 @@ def _is_export(out: Path) -> bool:
 
 def _config(cfg: ModelConfig, record: dict[str, Any], dtype: str, sha256: str) -> dict[str, Any]:
     kept = {key: value for key, value in record.items() if key not in ("data", "legs")}  # of this machine
-    if "source" in record["spec"]:
-        kept["spec"] = record["spec"] | {"source": Path(record["spec"]["source"]).name}
+    kept["spec"] = _without_folders(record["spec"])
     kept |= {
         "data": None,
         "sha256": {"model.safetensors": sha256},
@@ -77,6 +77,18 @@ def _config(cfg: ModelConfig, record: dict[str, Any], dtype: str, sha256: str) -
         return {"model_type": "depthbench", "dtype": dtype, "depthbench": kept}
     eos, length = cfg.vocab_size - 1, record["spec"]["sequence_length"]
     return llama.config(cfg, length, eos, tokenizer.PAD_ID, dtype) | {"depthbench": kept}
+
+
+def _without_folders(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a spec with the names alone of what lies on this machine: checkpoint, texts, a local data set."""
+    kept = dict(spec)
+    if "source" in spec:
+        kept["source"] = Path(spec["source"]).name
+    if data := spec.get("data"):
+        paths = [Path(path).name for path in data.get("paths") or []]
+        local = data.get("path") and Path(data["path"]).expanduser().is_dir()
+        kept["data"] = data | ({"paths": paths} if paths else {}) | ({"path": Path(data["path"]).name} if local else {})
+    return kept
 
 
 def _tokenizer_config(length: int) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """A TensorBoard copy of the metrics of runs; `metrics.jsonl` stays the record."""
 
 import json
-import shutil
 from pathlib import Path
 
 from depthbench.errors import UserError
@@ -28,7 +27,8 @@ def mirror(runs: Path, out: Path) -> list[str]:
         raise UserError("E-MIRROR", f"{runs}: no run below it has metrics; name a folder such as results/tiny/runs")
     for folder, path in found.items():
         target = out / folder.relative_to(runs)
-        shutil.rmtree(target, ignore_errors=True)
+        for old in target.glob("events.out.tfevents.*"):  # nothing else: it may be the folder of the run
+            old.unlink()
         with SummaryWriter(str(target)) as writer:
             for line in path.read_text().splitlines(keepends=True):
                 if not line.endswith("\n"):

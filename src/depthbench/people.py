@@ -154,7 +154,7 @@ def analyses(names: str, run: Path) -> AnalysisSpec:
     chosen = names_of("--only", "analysis", names, get_args(AnalysisName))
     config, study = configuration(None), _study_of(run)
     declared = config.studies[study if study in config.studies else config.study]
-    if study and study not in config.studies:
+    if study not in config.studies:
         size = f"{declared.calibration.documents} documents of {declared.calibration.tokens} tokens"
         print(f"no study {study!r} in config.yaml: calibration set of {config.study}, {size}", file=sys.stderr)
     scored = runs.task_spec(config, ["arc_easy"], study).tasks["arc_easy"] if "prune" in chosen else None
@@ -181,9 +181,9 @@ def use_kernels(name: str) -> None:
 
 
 def _study_of(run: Path) -> str:
-    from depthbench import runs
+    from depthbench import loading
 
-    return str((runs.record(run) or {}).get("run_id", "")).partition("/")[0]
+    return str(loading.record(run)["run_id"]).partition("/")[0]
 
 
 def configuration(study: str | None) -> Config:

@@ -63,10 +63,13 @@ def write(folder: Path, name: str, table: pd.DataFrame) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove all that was measured of a model whose place another takes."""
+    """Remove all that was measured of a model whose place another takes, and its figures."""
     for name in formats.RUN_FILES:
         if name.endswith((".csv", ".parquet")):
             (folder / name).unlink(missing_ok=True)
+    for ending in ("pdf", "svg", "png", "csv"):
+        for path in (folder / "analysis").glob(f"*.{ending}"):
+            path.unlink()
 
 
 def _keys(record: dict[str, Any]) -> dict[str, Any]:

@@ -50,7 +50,9 @@ def test_a_trained_run_comes_back(run, tmp_path):
     export.export(run, tmp_path / "out")
     text = (tmp_path / "out" / "config.json").read_text()
     about = json.loads(text)
-    assert about["depthbench"]["spec"] == json.loads((run / "run.json").read_text())["spec"]
+    spec = json.loads((run / "run.json").read_text())["spec"]
+    spec["data"]["paths"] = ["texts.jsonl"]
+    assert about["depthbench"]["spec"] == spec
     record = json.loads((run / "run.json").read_text())
     assert record["legs"][0]["host"] not in text
     assert record["data"] not in text
@@ -119,10 +121,27 @@ def test_only_an_export_is_written_over(run, tmp_path):
             export.export(run, foreign)
         assert (foreign / name).read_text() == text
         shutil.rmtree(foreign)
+    measured = [tmp_path / "out" / name for name in ("validation.csv", "analysis/causal.csv", "analysis/causal.svg")]
     (tmp_path / "out").mkdir()
     export.export(run, tmp_path / "out")
+    for path in measured:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("of the model before\n")
     export.export(run, tmp_path / "out")
+    assert not any(path.exists() for path in measured)
     assert depthbench.load(tmp_path / "out").config.design == "preln"
+
+
+def test_the_folder_of_a_local_data_set_stays_behind(prepared, run, tmp_path):
+    (tmp_path / "at home/fineweb").mkdir(parents=True)
+    mine = shutil.copytree(run, tmp_path / "mine")
+    record = json.loads((mine / "run.json").read_text())
+    hub = {"source": "hub", "path": str(tmp_path / "at home/fineweb"), "name": "n", "files": ["a.parquet"]}
+    record["spec"]["data"] = {k: v for k, v in record["spec"]["data"].items() if k not in ("paths", "origins")} | hub
+    (mine / "run.json").write_text(json.dumps(record))
+    export.export(mine, tmp_path / "out", prepared.folder)
+    assert "at home" not in (tmp_path / "out/config.json").read_text() + (tmp_path / "out/README.md").read_text()
+    assert depthbench.load(tmp_path / "out", prepared.folder).config.design == "preln"
 
 
 def test_an_export_that_was_killed_is_none_and_can_be_made_again(run, tmp_path, monkeypatch):

@@ -35,6 +35,19 @@ def test_events_are_the_metrics(tmp_path):
     assert [e.step for e in events.Scalars("grad_norm")] == [1, 2, 3]
 
 
+def test_events_beside_a_run_remove_nothing_of_it(tmp_path):
+    run = tmp_path / "runs/preln/u-d16-l2/lr1e-2-s0"
+    (run / "resume").mkdir(parents=True)
+    for path in (run / "resume/metrics.jsonl", run / "model.safetensors"):
+        path.write_text(json.dumps(row(1, 2.5)) + "\n")
+    for runs in (tmp_path / "runs", run):
+        for _ in range(2):
+            mirror.mirror(runs, runs)
+    assert (run / "resume/metrics.jsonl").exists()
+    assert (run / "model.safetensors").exists()
+    assert len(list(run.glob("events.out.tfevents.*"))) == 1
+
+
 def test_no_run_is_told(tmp_path):
     with pytest.raises(UserError, match="E-MIRROR"):
         mirror.mirror(tmp_path, tmp_path / "out")

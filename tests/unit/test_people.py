@@ -1,11 +1,10 @@
 """What commands for people take from the configuration."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from depthbench import people
+from depthbench import loading, people
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,7 +22,7 @@ ROOT = Path(__file__).parents[2]
     ],
 )
 def test_the_calibration_set_is_that_of_the_runs_study(study, documents, tokens, told, tmp_path, monkeypatch, capsys):
-    (tmp_path / "run.json").write_text(json.dumps({"run_id": f"{study}/preln", "spec": {}}))
+    monkeypatch.setattr(loading, "record", lambda folder: {"run_id": f"{study}/preln"})
     monkeypatch.chdir(ROOT)
     size = people.analyses("angular", tmp_path).calibration
     assert (size.documents, size.tokens, capsys.readouterr().err) == (documents, tokens, told)

@@ -134,7 +134,9 @@ def as_tokens(ids: list[int], eos_id: int) -> np.ndarray:
 
 def _refuse_foreign(folder: Path) -> None:
     """Replacing a folder deletes what is in it: only prepared data may be replaced."""
-    foreign = {path.name for path in folder.iterdir()} - OWN_NAMES if folder.exists() else set()
+    found = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    # parts come before the rest; a folder `train` alone may hold anybody's texts
+    foreign = found - (OWN_NAMES if "manifest.json" in found else {"parts"})
     if foreign:
         raise UserError("E-DISK", f"{folder}: holds other files ({', '.join(sorted(foreign))}); name a new folder")
 

@@ -163,7 +163,10 @@ def gpqa_hub() -> str:
 
 def _mbpp(row: Row) -> Row:
     code = row["code"] and row["code"].replace("\r\n", "\n")
-    return {"text": row["text"], "tests": "\n".join(row["test_list"]), "code": code}
+    tests = row["test_list"]
+    if not isinstance(tests, list):  # of a CSV: a list in words
+        raise TypeError
+    return {"text": row["text"], "tests": "\n".join(tests), "code": code}
 
 
 def _gpqa(row: Row) -> Row:

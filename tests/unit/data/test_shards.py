@@ -277,6 +277,14 @@ def test_folder_with_other_files_is_never_replaced(tmp_path, prepare_spec):
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_texts_in_a_folder_named_as_ours_are_never_replaced(tmp_path, prepare_spec):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train/mine.jsonl").write_text("")
+    with pytest.raises(UserError, match=r"^E-DISK .*holds other files \(train\)"):
+        shards.prepare(prepare_spec(), tmp_path)
+    assert (tmp_path / "train/mine.jsonl").exists()
+
+
 def test_full_disk_is_one_line_and_leaves_nothing(tmp_path, prepare_spec):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))

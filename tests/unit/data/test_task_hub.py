@@ -222,6 +222,11 @@ def test_a_data_set_in_the_cache_needs_no_network(tmp_path, env):
             [{"task_id": 7, "text": "t", "code": "c", "test_list": None}],
             "mbpp: 7: its fields have",
         ),
+        (
+            "mbpp",
+            [{"task_id": 7, "text": "t", "code": "c", "test_list": "['a', 'b']"}],
+            "mbpp: 7: its fields have",
+        ),
         ("mbpp", [{"task_id": 7, "text": "t", "code": "c", "test_list": ["a"]}] * 2, "mbpp: two items are called 7"),
         (
             "arc_easy",
