@@ -170,7 +170,7 @@ MEANINGS = {
     "n_nan": Column(WHOLE, "tokens", "tokens without a value, left out of the mean"),
     "n_floor": Column(WHOLE, "tokens", "tokens whose update is not above 1e-8, left out"),
     "skip_mode": Column(TEXT, "", "how a block is left out: `mask`, or `released` as in the paper's code"),
-    "swap_mode": Column(TEXT, "", "how blocks are exchanged: `blocks`"),
+    "swap_mode": Column(TEXT, "", "how blocks are exchanged: `own`, as the design applies them one by one"),
     "skipped": Column(WHOLE, "", "block that is left out"),
     "layer_a": Column(WHOLE, "", "first block of an exchanged pair"),
     "layer_b": Column(WHOLE, "", "second block of an exchanged pair"),
@@ -188,8 +188,8 @@ MEANINGS = {
     "nonfinite": Column(FLAG, "", "whether loss_swap is not finite; the score is then infinite"),
     "measure": Column(TEXT, "", "`causal` or `permutation`"),
     "tau": Column(NUMBER, "", "threshold of the score"),
-    "n_pairs": Column(WHOLE, "", "late pairs of layers"),
-    "n_undefined": Column(WHOLE, "", "of these, pairs without a score"),
+    "n_pairs": Column(WHOLE, "", "late pairs of layers with a score"),
+    "n_undefined": Column(WHOLE, "", "late pairs without a score, not among them"),
     "fraction": Column(NUMBER, "share", "late pairs with a score above tau, of those with a score"),
     **{
         f"fraction_{tau}": Column(NUMBER, "share", f"the same at tau = {tau}")

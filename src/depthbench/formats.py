@@ -185,8 +185,28 @@ OWN: dict[str, dict[str, Column]] = {
         }
         for name, unit, what in (
             ("permutation.csv", NATS, "loss on the calibration set"),
-            ("permutation_docs.parquet", "nats", "sum of the nll of the document"),
+            ("permutation_docs.parquet", NATS, "mean nll of the document"),
         )
+    },
+    **{
+        f"analysis/{name}_docs.parquet": {
+            column: Column(NUMBER, unit, f"sum over the tokens of the document: {what}")
+            for column, unit, what in columns
+        }
+        for name, columns in {
+            "pathway": (("weight", "", "weight"), ("weight_abs", "", "absolute weight")),
+            "block_mix": (
+                ("alpha", "", "weight of the newest source"),
+                ("beta", "", "weight of all other sources"),
+            ),
+            "logitlens": (
+                ("kl", "nats", "KL divergence of the lens from the model's own output"),
+                ("kl_reverse", "nats", "the same the other way round"),
+                ("top1", "", "1 if the likeliest token is the same"),
+                ("top5", "", "overlap of the five likeliest tokens, a share"),
+                ("probe_ce", "nats", "cross-entropy of the lens against the next token"),
+            ),
+        }.items()
     },
     "analysis/prune.csv": {
         "acc": Column(NUMBER, "share", "acc without the block"),
@@ -216,7 +236,7 @@ OWN: dict[str, dict[str, Column]] = {
         "seconds": Column(NUMBER, "s", "of the batch, median of the rounds"),
         "seconds_min": Column(NUMBER, "s", "the same, least"),
         "rounds": Column(WHOLE, "", "rounds that were timed"),
-        "ratio": Column(NUMBER, "", "seconds over those of Pre-LN of the shape, unchunked"),
+        "ratio": Column(NUMBER, "", "seconds over those of Pre-LN of the shape, unchunked; empty without it"),
         "noisy": Column(FLAG, "", "whether quartiles of the ratio are more than 10 % apart"),
         "devices": Column(WHOLE, "", "devices that computed"),
         "device_hours": Column(NUMBER, "h", "seconds / 3600 x devices"),
@@ -279,7 +299,7 @@ OWN: dict[str, dict[str, Column]] = {
         "name": Column(TEXT, "", "name of the model, or of the design"),
         "aspect_low": Column(NUMBER, "", "lower end of the preferred aspect ratios"),
         "aspect_high": Column(NUMBER, "", "upper end"),
-        "open_end": Column(TEXT, "", "`deep-narrow`, `shallow-wide`: ends beyond which nothing was trained"),
+        "open_end": Column(TEXT, "", "`deep-narrow`, `shallow-wide`: ends beyond which no shape has a loss"),
         "source": Column(TEXT, "", "where the numbers are from, or the run"),
     },
     "figures/prefill_cost.csv": {"chunk": Column(NUMBER, "tokens", "positions of a chunk")},

@@ -38,6 +38,7 @@ METRICS = (
     *("throughput", "throughput_packed_cache", "peak_memory_saved_vs_packed_cache"),
 )
 NOTE = "Hollow: published values (arXiv 2609.32534), its text before the authors' project page, read off their figures."
+ONE_MORE = "Their rule counts one token more of each document."
 PAPER = "published (arXiv 2609.32534)"
 SHAPE = ["n_layers", "d_model"]
 

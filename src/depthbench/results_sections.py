@@ -136,8 +136,8 @@ def trend(table: list[Row], _: Tables) -> str:
 def late(table: list[Row], _: Tables) -> str:
     """Return the shares of late layers that depend on each other, a table for each score."""
     text = (
-        "Share of the pairs of late layers, the last three quarters, whose score is above the paper's threshold; one"
-        " seed, intervals over documents. A shallow model has few pairs.\n"
+        "Share of the pairs of late layers, the last three quarters, whose score is above the paper's threshold,"
+        " with intervals over documents, not over trainings. A shallow model has few pairs.\n"
     )
     titles = {
         "causal": "Causal score: what skipping the earlier layer changes in the later one",

@@ -101,7 +101,7 @@ TABLES = {
         SHAPES,
     ),
     "late_layers": (
-        "Share of pairs of late layers (the last three quarters) whose causal score is above 0.45 or whose permutation score is above 0.15, one seed, with 95 % intervals over documents: evaluation noise, not training noise.",
+        "Share of pairs of late layers (the last three quarters) whose causal score is above 0.45 or whose permutation score is above 0.15, with 95 % intervals over documents: evaluation noise, not training noise.",
         ["analysis/causal_summary.csv", "analysis/permutation_summary.csv"],
         [Pick("main")],
     ),

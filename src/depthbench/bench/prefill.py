@@ -25,6 +25,7 @@ from depthbench.specs import Spec
 DESIGNS = ("preln", "hc", "attnres_full")
 MODES = ("unchunked", "chunked")
 ROUNDS = 5
+SHAPE = ("n_layers", "d_model", "n_heads", "n_kv_heads", "vocab_size")
 
 
 class PrefillCase(Spec):
@@ -64,9 +65,9 @@ def rows(wanted: PrefillSpec, kernels: str) -> Iterator[dict[str, Any]]:
     Raises:
         UserError: E-PREFILL for a case that failed.
     """
-    shapes: dict[str, list[PrefillCase]] = {}
+    shapes: dict[tuple[Any, ...], list[PrefillCase]] = {}
     for case in wanted.cases:
-        shapes.setdefault(runs.dumps(case.model | {"design": ""}), []).append(case)
+        shapes.setdefault(tuple(case.model.get(key) for key in SHAPE), []).append(case)
     for cases in shapes.values():
         timed = _done(isolated(_times, cases, wanted, kernels), cases[0])
         for case in cases:
@@ -159,6 +160,8 @@ def _times(cases: list[PrefillCase], wanted: PrefillSpec, kernels: str) -> dict[
         kept = {f"seconds{end}": measured[f"{key}_s"] for end, key in (("", "median"), ("_min", "min"))}
         hours = {"devices": 1, "device_hours": measured["median_s"] / 3600}
         found[name] = kept | {key: measured[key] for key in ("rounds", "ratio", "noisy")} | hours
+        if cases[0].design != DESIGNS[0]:
+            found[name]["ratio"] = None  # to Pre-LN, of which there is none
     return found | {"facts": {"kernels": depthbench_kernels.backend(), **protocol.facts(at)}}
 
 

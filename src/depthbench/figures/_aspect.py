@@ -174,8 +174,14 @@ def place_crosses(rows: pd.DataFrame, inch: float, low: float, high: float) -> p
     return rows.assign(height=high + step * (len(spans) - rows["line"]), floor=low)
 
 
-def names(rows: pd.DataFrame) -> str:
-    """Return the shapes of one design's runs, e.g. `L=4 d=52, L=8 d=40 seed 1`; no line breaks within one."""
-    runs = zip(rows["n_layers"], rows["d_model"], rows["seed"], strict=True)
-    shapes = [f"L={depth} d={width}" + f" seed {seed}" * (seed > 0) for depth, width, seed in runs]
+def names(rows: pd.DataFrame, rates: bool = False) -> str:
+    """Return the shapes of one design's runs, e.g. `L=4 d=52, L=8 d=40 seed 1`, with their `rates` on request.
+
+    No line breaks within one.
+    """
+    runs = zip(rows["n_layers"], rows["d_model"], rows["seed"], rows["lr"], strict=True)
+    shapes = [
+        f"L={depth} d={width}" + f" seed {seed}" * (seed > 0) + f" at {_theme.rate_label(lr)}" * rates
+        for depth, width, seed, lr in runs
+    ]
     return ", ".join(shape.replace(" ", "\N{NO-BREAK SPACE}") for shape in shapes)

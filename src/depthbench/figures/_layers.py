@@ -89,10 +89,12 @@ def remarks(spec: ArtifactSpec, table: pd.DataFrame) -> list[str]:
     """Return sentences that name runs without values, runs with approximate ones, and those of other seeds."""
     runs = table.drop_duplicates(["run_id", "status"])
     every = runs_frame(spec)
+    several = every.duplicated(["design", "scale", "n_layers", "d_model", "seed"])  # rates of one shape
+    rates = set(every.loc[several, "label"])
     groups = {title: runs[runs["status"] == status] for status, title in TITLES.items()}
     groups["Other seeds, not drawn"] = every[every["seed"] != 0]
     found = []
     for title, rows in groups.items():
-        named = [f"{label} {_aspect.names(own)}" for label, own in rows.groupby("label", sort=False)]
+        named = [f"{label} {_aspect.names(own, label in rates)}" for label, own in rows.groupby("label", sort=False)]
         found += [f"{title}: {'; '.join(named)}."] if named else []
     return found

@@ -49,12 +49,11 @@ def of_one(frames: Mapping[str, pd.DataFrame], folder: Path) -> list[str]:
 
 def spec_of(measured: Mapping[str, pd.DataFrame]) -> ArtifactSpec:
     """Return the spec of figures of the one run; a model that is no run of a study is called `model`."""
-    told = str(next(iter(measured.values()))["run_id"].iloc[0])
+    told = next(iter(measured.values())).iloc[0]
     try:
-        run = runs.parse(told.partition("/runs/")[2])
+        run = runs.parse(str(told["run_id"]).partition("/runs/")[2])
     except ValueError:
-        n_layers = int(measured["angular"]["n"].max()) if "angular" in measured else 1
-        run = runs.Run("model", "any", 1, n_layers, "1e0", 0)
+        run = runs.Run("model", "any", int(told["d_model"]), int(told["n_layers"]), "1e0", 0)
     return ArtifactSpec(
         kind="figure",
         name="one",

@@ -13,7 +13,7 @@ import pandas as pd
 import plotnine as p9
 
 from depthbench.artifacts import ArtifactSpec
-from depthbench.figures import _theme
+from depthbench.figures import _aspect, _theme
 from depthbench.stats import PERCENTILES
 from depthbench.tables import losses
 from depthbench.tables._measured import resampled
@@ -98,7 +98,11 @@ def remarks(own: pd.DataFrame, table: pd.DataFrame, spec: ArtifactSpec) -> list[
             f"{design} at {', '.join(rows['scale'])} ({end})"
             for (design, end), rows in ended.groupby(["name", "open_end"], sort=False)
         ]
-        found.append(f"Not bounded by a shape that was trained: {'; '.join(named)}.")
+        found.append(f"Not bounded by a shape with a loss: {'; '.join(named)}.")
+    diverged = table[(table["status"] == "diverged") & (table["seed"] == 0)].groupby(["label", "scale"], sort=False)
+    if len(diverged):
+        named = [f"{label} at {scale} {_aspect.names(rows)}" for (label, scale), rows in diverged]
+        found.append(f"Diverged: {'; '.join(named)}.")
     missing = int((table["status"] == "missing").sum())
     return found + [f"{missing} of {len(table)} runs are missing."] * (missing > 0)
 

@@ -27,7 +27,9 @@ def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot
     table = losses.held_out(frames, spec)
     frame = table[table["seed"] == 0].assign(panel=lambda rows: rows["scale"])
     frame = frame.assign(published=reference.beside(frame, frames, "val_loss", "main"))
-    sentences = [*overheads(frame), *remarks(table), *[reference.NOTE] * bool(frame["published"].notna().any())]
+    sentences = [*overheads(frame), *remarks(table)]
+    if frame["published"].notna().any():
+        sentences += [reference.NOTE, reference.ONE_MORE]
     note = textwrap.fill(" ".join(sentences), _theme.NOTE_WIDTH)
     return _aspect.plot(reference.marks(frame), headings(frame), "Held-out loss [nats/token]", note, spec), frame[
         COLUMNS

@@ -42,7 +42,7 @@ def draw(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> tuple[p9.ggplot
     frame = with_published(panels(table), frames)
     sentences = [*overheads(frame), *remarks(frame, table)]
     if frame["published"].notna().any():
-        sentences += [reference.NOTE, "Their rule counts one token more of each document."]
+        sentences += [reference.NOTE, reference.ONE_MORE]
     if "compare" in frames:
         others = compared(frames["compare"], frame)
         frame = pd.concat([frame, others], ignore_index=True)

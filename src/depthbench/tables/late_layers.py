@@ -20,6 +20,7 @@ PRINTED = {
     "label": ("Design", "{}"),
     "n_layers": ("L", "{}"),
     "d_model": ("d", "{}"),
+    "seed": ("Seed", "{}"),
     "measure": ("Measure", "{}"),
     "skip_mode": ("Skip", "{}"),
     "status": ("Status", "{}"),

@@ -145,9 +145,10 @@ def test_the_same_input_gives_the_same_bytes(study, tmp_path):
 def test_published_means_stand_beside_ours_where_both_tasks_do(study):
     """Of HC at L = 24 the project page has 3.538 (coding) and 2.887 (math); ours lacks GPQA, so STEM shows none."""
     study.add(path("hc", (24, 1024), lr="2e-3", scale="400m"), scores=SCORES | {"gpqa": GATED})
+    study.add(path("deepnorm", (24, 1024), lr="2e-3", scale="400m"), status="diverged")
     study.files.append(REPORTED)
     frame, texts, _ = draw(study, files=(*domain_nll.FILES, REPORTED.name))
-    values = frame.set_index("panel")["published"]
+    values = frame[frame["design"] == "hc"].set_index("panel")["published"]
     assert values[["coding", "math"]].tolist() == [3.538, 2.887]
     assert np.isnan(values["stem"])
     assert "Hollow: published values" in words(texts)

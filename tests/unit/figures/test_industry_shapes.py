@@ -39,7 +39,7 @@ def test_published_models_and_the_shapes_that_runs_prefer(tmp_path):
     np.testing.assert_allclose(own["aspect_high"].astype(float), [13, np.sqrt(5 * 13)], rtol=1e-12)
     assert own["open_end"].tolist() == ["shallow-wide", "deep-narrow"]
     assert "not bounded" not in note
-    assert "Not bounded by a shape that was trained: Pre-LN at t (shallow-wide); HC at t (deep-narrow)." in note
+    assert "Not bounded by a shape with a loss: Pre-LN at t (shallow-wide); HC at t (deep-narrow)." in note
     assert "1 of 8 runs are missing." in note
     plot.draw()
 
@@ -52,6 +52,15 @@ def test_without_losses_nothing_is_shaded(tmp_path, status):
     _, frame, note = draw(study)
     assert set(frame["kind"]) == {"published"}
     assert note.startswith("Nothing is shaded: ")
+
+
+def test_a_shape_that_diverged_bounds_nothing_and_is_named(tmp_path):
+    study = Study(tmp_path)
+    for shape, loss in zip(TINY, (None, 4.0, 4.5), strict=True):
+        study.add(path("hc", shape), **({"loss": loss} if loss else {"status": "diverged"}))
+    _, frame, note = draw(study)
+    assert frame[frame["kind"] == "ours"]["open_end"].tolist() == ["shallow-wide"]
+    assert "Not bounded by a shape with a loss: HC at t (shallow-wide). Diverged: HC at t L=4 d=52." in note
 
 
 def test_a_middle_shape_is_bounded_on_both_sides(tmp_path):

@@ -81,7 +81,7 @@ def test_angular_maps_compare_at_one_rate_and_show_each_design_at_its_own(tmp_pa
     measured = frame[frame["status"] == "ok"]
     np.testing.assert_allclose(measured["distance"], measured["n"] / (2 * measured["n_layers"]))
     at = "(a): L=16, learning rate 1e-2. (b): each design at its own rate. Without DeepNorm, as in the paper."
-    assert told == at + " Missing: Sandwich-LN L=16 d=28."
+    assert told == at + " Missing: Sandwich-LN L=16 d=28 at 1e-2."
     figure = plot.draw()
     panels = frame["panel"].unique().tolist()
     assert named(figure, panels) == panels
@@ -175,11 +175,14 @@ def test_rates_of_a_design_stand_in_a_row(tmp_path):
     for design, rates in {"preln": ("5e-3", "1e-2", "25e-4"), "lns": ("1e-2", "2e-2")}.items():
         for lr in rates:
             study.add(path(design, TINY[2], lr=lr), suites=["sweep"])
-    plot, frame, _ = draw(study, "lr_effect")
+    study.add(path("lns", TINY[2], lr="25e-4"), suites=["sweep"], status="diverged")
+    plot, frame, told = draw(study, "lr_effect")
+    assert "Diverged: LNS L=16 d=28 at 2.5e-3." in told
     headings = [*(f"Pre-LN L16 at {rate}" for rate in ("2.5e-3", "5e-3", "1e-2")), "LNS L16 at 1e-2", "LNS L16 at 2e-2"]
+    headings.insert(3, "LNS L16 at 2.5e-3")
     figure = plot.draw()
     assert named(figure, headings) == headings
-    assert [len(ax.images) for ax in figure.axes] == [1, 1, 1, 1, 1, 0]
+    assert [len(ax.images) for ax in figure.axes] == [1, 1, 1, 0, 1, 1]
     assert frame["lr"].unique().tolist() == ["25e-4", "5e-3", "1e-2", "2e-2"]
 
 

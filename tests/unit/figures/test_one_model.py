@@ -2,6 +2,7 @@ import pandas as pd
 from layer_tables import tables
 
 from depthbench import figures
+from depthbench.figures import _one_model
 from depthbench.readers import COLUMNS
 
 
@@ -19,5 +20,6 @@ def test_one_model_has_its_own_figures(tmp_path):
     assert names == sorted(f"{name}{suffix}" for name in drawn for suffix in (".png", ".svg"))
     svg = (tmp_path / "figures" / "causal_maps.svg").read_text()
     assert [word in svg for word in ("model L4", "model* L4", "threshold")] == [True] * 3
+    assert _one_model.spec_of({"transport": frames["causal"]}).depths.one == 4
     assert figures.of_one({"causal": frames["causal"].assign(status="diverged")}, tmp_path / "none") == []
     assert not (tmp_path / "none").exists()
