@@ -120,6 +120,8 @@ def _check_study(config: Config, where: str, study: Study) -> Iterator[str]:
         if any(part.recipe for part in parts):
             # tables and figures would show two recipes as one
             yield f"{where}.suites.{suite_name}.recipe: only control suites take another recipe; put it under controls"
+    for suite_name in ("main", "backbone"):
+        yield from _check_compared(f"{where}.suites.{suite_name}", study.suites.get(suite_name, []))
     if study.recipe not in config.recipes:
         yield f"{where}.recipe: {study.recipe!r} is not declared; known: {', '.join(config.recipes)}"
     if study.corpus not in config.corpora:
@@ -145,6 +147,14 @@ def _check_study(config: Config, where: str, study: Study) -> Iterator[str]:
         for suite_name, parts in named.items():
             for part in parts:
                 yield from _check_suite(config, f"{where}.{kind}.{suite_name}", part)
+
+
+def _check_compared(where: str, parts: list[Suite]) -> Iterator[str]:
+    """Figures draw a suite of shapes as one line for each design: of one budget, at one rate."""
+    if len(scales := sorted({part.scale for part in parts})) > 1:
+        yield f"{where}.scale: {' and '.join(scales)}, but its shapes are compared; put other budgets into ladder"
+    if any(part.lr == "grid" or (part.lr != "own" and len(part.lr) > 1) for part in parts):
+        yield f"{where}.lr: several rates, but its shapes are compared; put a sweep into sweep"
 
 
 def _check_suite(config: Config, where: str, suite: Suite) -> Iterator[str]:

@@ -88,6 +88,12 @@ def changed(raw, path, value):
         ("tasks.gsm8k.continuation", "42", ["tasks.gsm8k.continuation: names no field"]),
         ("tasks.arc_easy.continuation", " {question}", ["tasks.arc_easy.continuation: {choice} belongs"]),
         ("tasks.arc_easy.context", "{question}{choice}", ["tasks.arc_easy.context: {choice} belongs"]),
+        ("studies.tiny.suites.backbone.lr", [1e-2, 2e-2], ["studies.tiny.suites.backbone.lr: several rates"]),
+        (
+            "studies.tiny.suites.backbone",
+            [{"scale": scale, "designs": ["preln"], "shapes": [[8, 40]]} for scale in ("t", "s")],
+            ["studies.tiny.suites.backbone.scale: s and t, but its shapes are compared"],
+        ),
         ("studies.tiny.suites", {}, ["studies.tiny.suites: declare at least one"]),
         ("studies.tiny.suites.ladder.recipe", "mini", ["studies.tiny.suites.ladder.recipe: only control suites"]),
         ("designs.preln.hc_readout", "norm_then_sum", ["designs.preln.hc_readout: a key of residual hc"]),
