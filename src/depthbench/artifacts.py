@@ -25,7 +25,7 @@ from depthbench.schema import Family
 from depthbench.specs import spec_error
 
 RUN_COLUMNS = ["run_id", "suites", "design", "label", "scale", "n_layers", "d_model", "aspect_ratio", "lr", "seed"]
-PLAN = ("model", "steps", "warmup_steps", "tokens", "lr", "seed", "declared_lr")
+PLAN = ("model", "steps", "warmup_steps", "tokens", "design", "scale", "declared_lr")
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,11 @@ class ArtifactSpec:
 
     `runs` are all runs of the artifact with their suites, those of `missing` included; `files` are the files
     that each of the others has; `labels` are the name for people and the family of each design. `plans` say
-    what the configuration holds of a run, missing or not: `model` (arguments of `ModelConfig`), `steps`,
-    `tokens`, `lr`, `seed`, and `declared_lr`, the rate declared for its design at its scale. Only what reads layer
-    analyses has `depths` and `common_lr`, the rate at which designs are compared, and `unanalyzed`, the runs that have
-    no files of them. `compare` is the path of a table of a user's own losses.
+    what the configuration holds of runs, missing or not, by design, budget and shape (`hc/t-d28-l16`), which rate
+    and seed do not change: `model` (arguments of `ModelConfig`), `steps`, `tokens`, `design`, `scale`, and
+    `declared_lr`, the rate declared for its design at its scale. Only what reads layer analyses has `depths` and
+    `common_lr`, the rate at which designs are compared, and `unanalyzed`, the runs that have no files of them.
+    `compare` is the path of a table of a user's own losses.
     """
 
     kind: Literal["table", "figure"]
@@ -64,8 +65,8 @@ class ArtifactSpec:
 
     def __post_init__(self) -> None:
         """Raise ValueError where the parts do not fit each other."""
-        for path in (*self.runs, *self.plans):
-            if (design := runs.parse(path).design) not in self.labels:
+        for path in (*map(_place, self.runs), *self.plans):
+            if (design := path.partition("/")[0]) not in self.labels:
                 raise ValueError(f"labels has no entry for design {design!r}")
         if strangers := [path for path in self.missing if path not in self.runs]:
             raise ValueError(f"missing names {strangers[0]!r}, which runs does not")
@@ -109,9 +110,9 @@ class ArtifactSpec:
 
     def plan(self, path: str) -> dict[str, Any]:
         """Return the plan of a run; raises UserError E-SPEC if there is none."""
-        if path not in self.plans:
-            raise UserError("E-SPEC", f"plans: no entry for {path!r}; give what the configuration holds of it")
-        return self.plans[path]
+        if _place(path) not in self.plans:
+            raise UserError("E-SPEC", f"plans: no entry for {_place(path)!r}; give what the configuration holds of it")
+        return self.plans[_place(path)]
 
     @property
     def designs(self) -> list[str]:
@@ -123,6 +124,12 @@ class ArtifactSpec:
             return get_args(Family).index(self.labels[design][1]), built_in, given.index(design)
 
         return sorted(given, key=rank)
+
+
+def _place(path: str) -> str:
+    """Return the folder of the runs that share a plan; raises ValueError if it is not the path of a run."""
+    runs.parse(path)
+    return path.rpartition("/")[0]
 
 
 def runs_frame(spec: ArtifactSpec) -> pd.DataFrame:

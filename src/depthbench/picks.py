@@ -89,8 +89,8 @@ def artifact_spec(
             "files": files,
             "bootstrap": study.bootstrap,
             "labels": {n: [d.label, d.family] for n, d in config.designs.items() if n in used},
-            # What reads run.json finds it there: the specs of all runs would not fit on a command line.
-            "plans": {} if "run.json" in files else {run.path: plan(config, run) for run in shown},
+            # One for all rates and seeds, and none where run.json is read: all of it is one argument of a command.
+            "plans": {} if "run.json" in files else {run.path.rpartition("/")[0]: plan(config, run) for run in shown},
         }
     )
 
@@ -101,14 +101,14 @@ def is_analyzed(config: Config, run: Run) -> bool:
 
 
 def plan(config: Config, run: Run) -> dict[str, Any]:
-    """Return what the configuration says of a run: model, budget, and the declared rate of its design."""
+    """Return what the configuration says of a run but its own rate and seed: model, budget, and the declared rate."""
     full = runs.spec(config, run)
     return {
         "model": full.model,
         "steps": full.steps,
         "warmup_steps": round(full.schedule.warmup * full.steps),
         "tokens": full.steps * full.batch_sequences * full.sequence_length,
-        "lr": run.lr,
-        "seed": run.seed,
+        "design": run.design,
+        "scale": run.scale,
         "declared_lr": lookup_rate(config, run.scale, run.design),
     }

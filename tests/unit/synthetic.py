@@ -167,10 +167,14 @@ class Study:
             "steps": steps,
             "warmup_steps": steps // 10,
             "tokens": 1024 * steps,
-            "lr": parsed.lr,
-            "seed": parsed.seed,
+            "design": parsed.design,
+            "scale": parsed.scale,
             "declared_lr": self.declared.get(parsed.design, "1e-2"),
         }
+
+    def plans(self):
+        """The plans of all runs, by design, budget and shape."""
+        return {run.rpartition("/")[0]: self.plan(run) for run in self.runs}
 
     def only(self, *names):
         """The paths of some files of each run."""
@@ -191,7 +195,7 @@ class Study:
             "version": 1,
             "bootstrap": 50,
             "labels": {design: label for design, label in LABELS.items() if design in used},
-            "plans": {run: self.plan(run) for run in self.runs},
+            "plans": self.plans(),
         }
         if any(name in layer_tables.LAYERS for name in self.names):
             spec |= {"depths": self.depths, "common_lr": "1e-2"}

@@ -48,8 +48,8 @@ def test_spec_is_read_from_json(study):
         ({"labels": {"preln": ["Pre-LN", "base"], "hc": ["HC", "norm"]}}, "labels.preln.1"),
         ({"files": ["weights.bin"]}, "weights.bin"),
         ({"bootstrap": 0}, "bootstrap"),
-        ({"plans": {RUN: {"steps": 1}}}, f"the plan of {RUN!r} has no model"),
-        ({"plans": {path("keel", TINY[0]): {}}}, "'keel'"),
+        ({"plans": {"preln/t-d52-l4": {"steps": 1}}}, "the plan of 'preln/t-d52-l4' has no model"),
+        ({"plans": {"keel/t-d52-l4": {}}}, "'keel'"),
         ({"files": ["analysis/angular.csv"], "depths": {}}, "need depths and common_lr"),
     ],
 )

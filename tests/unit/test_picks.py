@@ -25,10 +25,11 @@ def test_an_artifact_names_the_suites_of_its_runs(raw):
         "preln/t-d40-l8/lr1e-2-s0": ["backbone", "main", "seeds"],
         "preln/t-d28-l16/lr1e-2-s0": ["backbone", "main", "sweep"],
     }
-    plan = spec["plans"]["preln/t-d28-l16/lr1e-2-s0"]
+    plan = spec["plans"]["preln/t-d28-l16"]
     assert plan == {
         "model": runs.spec(loaded, runs.parse("preln/t-d28-l16/lr1e-2-s0")).as_dict()["model"],
-        "steps": 192, "warmup_steps": 19, "tokens": 192 * 4 * 128, "lr": "1e-2", "seed": 0, "declared_lr": "1e-2",
+        "steps": 192, "warmup_steps": 19, "tokens": 192 * 4 * 128, "design": "preln", "scale": "t",
+        "declared_lr": "1e-2",
     }  # fmt: skip
 
 
@@ -48,7 +49,7 @@ def test_a_plan_needs_no_run_and_knows_the_declared_rate(raw):
     spec = json.loads(picks.artifact_spec(loaded, "table", "t", [], [], [], [swept]))
     assert spec["runs"] == {}
     assert list(spec["labels"]) == ["preln"]
-    assert [spec["plans"][swept.path][key] for key in ("lr", "declared_lr")] == ["25e-4", "1e-2"]
+    assert spec["plans"]["preln/t-d28-l16"]["declared_lr"] == "1e-2"
 
 
 @pytest.mark.parametrize(("study", "scored", "limit"), [("micro", 0, None), ("tiny", 30, 16), ("paper", 56, None)])

@@ -7,7 +7,7 @@ rate where the study shows published values (`reference`); most are inferred fro
 
 import pandas as pd
 
-from depthbench import reference, runs
+from depthbench import reference
 from depthbench.artifacts import ArtifactSpec
 from depthbench.tables._measured import measured, yes_no
 from depthbench.tables.lr_audit import audit, swept
@@ -36,8 +36,8 @@ def build(frames: dict[str, pd.DataFrame], spec: ArtifactSpec) -> pd.DataFrame:
     """Return one row per design and scale; columns of the sweep are empty where there is none."""
     rows = audit(swept(measured(frames, spec), spec), noise={})
     found = {key: _summary(part) for key, part in rows.groupby(["design", "scale"])}
-    scales = sorted({(plan["tokens"], runs.parse(path).scale) for path, plan in spec.plans.items()})
-    declared = {(run.design, run.scale): spec.plans[run.path]["declared_lr"] for run in map(runs.parse, spec.plans)}
+    scales = sorted({(plan["tokens"], plan["scale"]) for plan in spec.plans.values()})
+    declared = {(plan["design"], plan["scale"]): plan["declared_lr"] for plan in spec.plans.values()}
     table = [
         {"design": design, "label": spec.labels[design][0], "scale": scale, "declared_lr": declared[design, scale]}
         | found.get((design, scale), {})

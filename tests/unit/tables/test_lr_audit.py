@@ -105,7 +105,7 @@ def test_table_4(study, tmp_path):
     sweep(study, "lns", (4.75, 4.5, 4.375, 4.25))
     spec = study.spec(files=("validation.csv",))
     other = path("hc", TINY[0], "5e-4", scale="s")
-    plans = spec.plans | {other: study.plan(other) | {"tokens": 9e9, "declared_lr": "5e-4"}}
+    plans = spec.plans | {"hc/s-d52-l4": study.plan(other) | {"tokens": 9e9, "declared_lr": "5e-4"}}
     labels = spec.labels | {"hc": ("HC", "multi-stream")}
     table = build(study, learning_rates, plans=plans, labels=labels)
     keys = ["design", "scale", "declared_lr", "best_lr", "declared_is_best", "at_edge", "n_shapes"]
@@ -121,7 +121,9 @@ def test_table_4(study, tmp_path):
 def test_table_4_of_a_study_without_a_sweep(study, tmp_path):
     run = path("preln", TINY[0])
     labels = {"preln": ["Pre-LN", "baseline"]}
-    spec = ArtifactSpec.from_json(study.json(files=["validation.csv"], plans={run: study.plan(run)}, labels=labels))
+    spec = ArtifactSpec.from_json(
+        study.json(files=["validation.csv"], plans={"preln/t-d52-l4": study.plan(run)}, labels=labels)
+    )
     out = tmp_path / "learning_rates.csv"
     tables.write("learning_rates", [], spec, out)
     table = pd.read_csv(out, dtype="str")

@@ -77,7 +77,7 @@ def test_difference_from_the_budget_of_each_suite(tmp_path):
 def test_the_large_suite_is_compared_with_its_shallowest_shape(tmp_path):
     """Table 9; grouped heads and an FFN of 3 d come from the configuration."""
     study = planned(tmp_path, PAPER | {"n_kv_heads": 8}, {"large": (["hc"], [(28, 2048), (40, 1728)], "1600m")})
-    plans = {run: study.plan(run) for run in study.runs}
+    plans = study.plans()
     for plan in plans.values():
         plan["model"]["d_ff"] = 3 * plan["model"]["d_model"]
     table = build(study, plans=plans)
@@ -99,8 +99,8 @@ def test_what_only_other_suites_have_is_there_once(tmp_path, labels):
     study.runs[path("preln", TINY[1], seed=1)] = ["seeds"]
     for lr in ("5e-3", "1e-2"):
         study.runs[path("moda_postln", TINY[1], lr)] = ["moda_norms"]
-    plans = {run: study.plan(run) for run in study.runs}
-    plans[path("mhc_legacy", TINY[2])]["model"] |= {"design": "mhc", "init": "legacy"}
+    plans = study.plans()
+    plans["mhc_legacy/t-d28-l16"]["model"] |= {"design": "mhc", "init": "legacy"}
     table = build(study, plans=plans)
     assert list(zip(table["suite"], table["design"], table["n_layers"], strict=True)) == [
         *(("main", design, depth) for design in ("preln", "moda") for depth in (4, 8, 16)),
