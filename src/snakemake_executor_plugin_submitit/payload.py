@@ -19,6 +19,7 @@ from typing import Any
 import submitit
 
 SECONDS_BETWEEN_SIGNALS = 1.0
+SECONDS_BETWEEN_LOOKS = 0.1
 EARLY = 150.0  # seconds, by which a warning may come before its time, as this process counts it
 ANNOUNCED = (signal.SIGUSR1, signal.SIGTERM)  # beside USR2, which submitit handles
 
@@ -69,6 +70,7 @@ class SnakemakeJob(submitit.helpers.Checkpointable):
         if status == 0:
             signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # nothing is left to be saved
             return
+        self._wait()  # a signal ends the shell at once, and what runs in it may still be saving
         sys.tracebacklimit = 0  # where in this file says nothing to the reader of the log
         raise RuntimeError(f"exit status {status} on {os.environ.get('SLURMD_NODENAME', socket.gethostname())}")
 
@@ -91,9 +93,10 @@ class SnakemakeJob(submitit.helpers.Checkpointable):
         else:
             print(f"{signal.Signals(number).name}: the job was ended", flush=True)
             self._signal(number)  # Slurm may know nothing of a process in a session of its own
+            self._wait()  # it kills all that is left of the job once this process has ended
 
     def _stop(self, number: int) -> None:
-        """Make the child save and end; kill it when the time is over."""
+        """Make the child's processes save and end; kill them when the time is over."""
         end = time.monotonic() + self.grace_s
         while not self._ended() and time.monotonic() < end:
             self._signal(number)  # again and again: a program may not have its handler yet
@@ -102,17 +105,30 @@ class SnakemakeJob(submitit.helpers.Checkpointable):
             print(f"still running after {self.grace_s} s: killed", flush=True)
             self._signal(signal.SIGKILL)
 
+    def _wait(self) -> None:
+        """Give the child's processes the time to save and end."""
+        end = time.monotonic() + self.grace_s
+        while not self._ended() and time.monotonic() < end:
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+
     def _ended(self) -> bool:
-        if self._child is None or self._child.returncode is not None:
-            return True
-        with contextlib.suppress(ChildProcessError):
-            return os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-        return True
+        """Whether no process of the child's group runs; the child itself, a shell, ends before what it started."""
+        return self._child is None or not _runs(self._child.pid)
 
     def _signal(self, number: int) -> None:
         if self._child is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._child.pid, number)
+
+
+def _runs(group: int) -> bool:
+    """Whether a process of a group runs; one that has ended and that nobody has waited for does not."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            state, _, own = path.read_text().rpartition(")")[2].split()[:3]
+            if int(own) == group and state != "Z":
+                return True
+    return False
 
 
 def _deafen() -> None:

@@ -47,6 +47,25 @@ while not saved.exists():
     time.sleep(0.05)
 Path(out).write_text(f"{job} {os.environ['SLURM_RESTART_COUNT']}")
 """
+# A checkpoint takes longer to write than its shell, which no signal is caught in, takes to die.
+SLOW = """
+rule all:
+    input: "out.txt"
+rule train:
+    output: "out.txt"
+    shell: "python slow.py {output} > lines.txt"
+"""
+SAVES_SLOWLY = """
+import signal, sys, time
+from pathlib import Path
+def save(number, frame):
+    time.sleep(4)
+    Path("saved").write_text(signal.Signals(number).name)
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+Path("started").touch()
+time.sleep(300)
+"""
 HELD = """
 configfile: "config.yaml"
 rule all:
@@ -74,6 +93,18 @@ def test_interrupt_leaves_an_empty_queue(workflow, cluster):
     cluster.wait_until_empty()
     assert [n for n in range(5) if not workflow.has(f"{n}.saved")()] == [], workflow.logs()
     assert notes(workflow) == []
+
+
+def test_a_cancelled_job_has_time_to_save(workflow, cluster):
+    workflow.write(SLOW)
+    (workflow.folder / "slow.py").write_text(SAVES_SLOWLY)
+    workflow.start()
+    workflow.wait_for(workflow.has("started"))
+    (job_id,) = cluster.queue()
+    cluster.run("scancel", job_id)
+    assert workflow.main.wait(60) == 1
+    cluster.wait_until_empty()
+    assert workflow.text("saved") == "SIGTERM", workflow.logs()
 
 
 def test_an_interrupt_in_the_middle_of_a_submission_leaves_an_empty_queue(workflow, cluster, tmp_path):
