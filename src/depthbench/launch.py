@@ -93,8 +93,10 @@ def spread(arguments: list[str]) -> NoReturn:
     command += ["--kill-on-bad-exit=1"]
     if cpus:  # a step does not inherit it
         command += [f"--cpus-per-task={cpus}"]
+    # The binding to the CPUs of this node, which srun would take for that of all nodes.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_CPU_BIND", "SLURM_MEM_BIND"))}
     sys.stdout.flush()
-    os.execvp("srun", [*command, sys.executable, "-m", "depthbench.launch", *arguments])
+    os.execvpe("srun", [*command, sys.executable, "-m", "depthbench.launch", *arguments], environment)
 
 
 def watch(arguments: list[str], ranks: int) -> int:

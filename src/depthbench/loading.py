@@ -83,7 +83,11 @@ def load(folder: str | Path, data: str | Path | None = None) -> Loaded:
     found = record(folder)
     state, config = weights(folder, found), ModelConfig.read(found["spec"]["model"])
     model = build_model(config)
-    model.load_state_dict(state)
+    try:
+        model.load_state_dict(state)
+    except RuntimeError:
+        other = "has other weights than the design's file makes now; bring that file back, or train it anew"
+        raise UserError("E-RUN", f"{folder}: {other} with a raised `version` of the design") from None
     return Loaded(model.eval(), config, tokenizer_of(folder, found, config, data)[1], found)
 
 

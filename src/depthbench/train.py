@@ -104,8 +104,15 @@ class Training:
                 f"{self.resume}: its checkpoint was to go on with other windows of the text than this code takes; "
                 "bring that code back, or remove the folder to start at step 0",
             )
+        weights = {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
+        if {n: t.shape for n, t in weights.items()} != {n: t.shape for n, t in self.model.state_dict().items()}:
+            raise UserError(
+                "E-RESUME",
+                f"{self.resume}: its checkpoint has other weights than the design's file makes now; "
+                "bring that file back, or raise the design's `version` to train anew",
+            )
         self.step, self.status, self.legs = record["step"], record["status"], record["legs"]
-        self.model.load_state_dict({name: tensors[f"model.{name}"] for name in self.model.state_dict()})
+        self.model.load_state_dict(weights)
         self.optimizer.restore(tensors)
 
     def _spread(self) -> None:

@@ -224,6 +224,19 @@ def test_every_parameter_has_a_gradient(prepared, tmp_path, design):
     assert not [name for name, parameter in run.model.named_parameters() if parameter.grad is None]
 
 
+def test_on_several_nodes_srun_is_not_bound_to_the_cpus_of_the_first(tmp_path):
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/bash\nenv; echo called $*\n")
+    srun.chmod(0o755)
+    job = {"SLURM_JOB_NUM_NODES": "2", "SLURM_CPU_BIND": "quiet,mask_cpu:0x3", "SLURM_CPU_BIND_LIST": "0x3"}
+    environment = os.environ | job | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    called = [sys.executable, "-m", "depthbench.launch", "train", "--spec", "{}"]
+    found = subprocess.run(called, env=environment, capture_output=True, text=True, check=True).stdout
+    assert "depthbench.launch train --spec {}" in found
+    assert "SLURM_JOB_NUM_NODES=2" in found
+    assert "BIND" not in found
+
+
 def test_a_run_without_gpus_is_one_process_in_an_allocation_of_two_nodes(prepared, tmp_path):
     """Two would sum in another order than the same run elsewhere."""
     command_ = command(prepared, prepared.spec(steps=1), tmp_path, 1)

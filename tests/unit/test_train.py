@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from depthbench import checkpoint, loading, train
+from depthbench import checkpoint, files, loading, train
 from depthbench.data.loader import Windows
 from depthbench.designs import DESIGNS
 from depthbench.model import ModelConfig, build_model
@@ -127,6 +128,36 @@ def test_a_checkpoint_of_other_data_is_refused(prepared, tmp_path):
     checkpoint.save(tmp_path / "resume", 1, tensors, {**record, "data_id": "other"})
     with pytest.raises(train.UserError, match="E-RESUME"):
         start(prepared, tmp_path)
+
+
+@pytest.mark.parametrize("change", ["gone", "new", "shape"])
+def test_weights_of_another_version_of_a_design_are_refused(prepared, tmp_path, change):
+    """An edited file of a design whose `version` was not raised."""
+    run = start(prepared, tmp_path)
+    run.advance()
+    run.save()
+    tensors, record = checkpoint.latest(tmp_path / "resume")
+    name = next(n for n in tensors if n.startswith("model.") and tensors[n].ndim == 1)
+    if change == "new":
+        tensors["model.gate"] = tensors[name].clone()
+    elif change == "shape":
+        tensors[name] = tensors[name][:-1]
+    else:
+        del tensors[name]
+    checkpoint.save(tmp_path / "resume", 1, tensors, record)
+    with pytest.raises(train.UserError, match=r"E-RESUME .* other weights than the design's file makes now"):
+        start(prepared, tmp_path)
+
+
+def test_a_finished_run_of_another_version_of_a_design_is_refused(prepared, tmp_path):
+    train.train(prepared.spec(steps=1), prepared.folder, tmp_path, 4, 600.0)
+    weights = load_file(tmp_path / "model.safetensors")
+    checkpoint.save_tensors(tmp_path / "model.safetensors", {f"old.{name}": w for name, w in weights.items()})
+    record = json.loads((tmp_path / "run.json").read_text())
+    record["sha256"]["model.safetensors"] = files.sha256(tmp_path / "model.safetensors")
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    with pytest.raises(train.UserError, match=r"E-RUN .* other weights than the design's file makes now"):
+        loading.load(tmp_path)
 
 
 def test_code_that_would_go_on_with_other_windows_is_refused(prepared, tmp_path, monkeypatch):

@@ -19,8 +19,9 @@ def depth_attention(
         future = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)
         scores = scores.masked_fill(future[:, None, None], -torch.inf)
         slots = [(Q * K.to(wide).unsqueeze(3)).sum(-1, keepdim=True) for K in depth_keys]
-        p = torch.cat([scores, *slots], -1).softmax(-1)
-        out = torch.einsum("btgrs,bsge->btgre", p[..., :T], v.to(wide))
-        for j, V in enumerate(depth_values):
-            out = out + p[..., T + j, None] * V.to(wide).unsqueeze(3)
+        # split, not indexed: backward would fill a matrix of all positions for each slot
+        seen, *depth = torch.cat([scores, *slots], -1).softmax(-1).split([T, *[1] * len(slots)], -1)
+        out = torch.einsum("btgrs,bsge->btgre", seen, v.to(wide))
+        for p, V in zip(depth, depth_values, strict=True):
+            out = out + p * V.to(wide).unsqueeze(3)
     return out.flatten(2, 3).to(q.dtype)
