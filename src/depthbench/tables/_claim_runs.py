@@ -101,12 +101,12 @@ def one(rows: pd.DataFrame) -> pd.Series:
 
 
 def paired(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
-    """Return runs side by side, those of `second` with `_ref`: the only two, or those of a common shape.
+    """Return runs side by side, those of `second` with `_ref`: the only two of a design, or those of a common shape.
 
     Raises:
         Unmeasured: if they have no shape in common.
     """
-    if len(first) == len(second) == 1:
+    if len(first) == len(second) == 1 and first["design"].iloc[0] == second["design"].iloc[0]:
         return first.merge(second, how="cross", suffixes=("", "_ref"))
     pairs = first.merge(second, on=SHAPE, suffixes=("", "_ref"))
     if pairs.empty:

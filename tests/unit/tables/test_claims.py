@@ -37,6 +37,17 @@ def judge(study, *row, **analyses):
     return found["verdict"], found
 
 
+def test_designs_are_compared_at_one_shape_and_one_design_at_two(tmp_path):
+    study = Study(tmp_path)
+    study.add(path("preln", TWO[0]), loss=4.0)
+    study.add(path("hc", TWO[1]), loss=3.0)
+    verdict, row = judge(study, "loss_difference", "design=hc | design=preln", "<", "0")
+    assert (verdict, row["note"]) == ("not run", "no shape in common")
+    study.add(path("hc", TWO[0]), loss=3.5)
+    assert judge(study, "loss_difference", "design=hc | design=preln", "<", "0")[1]["ours"] == -0.5
+    assert judge(study, "loss_difference", "design=hc n_layers=16 | n_layers=4", "<", "0")[1]["ours"] == -0.5
+
+
 @pytest.mark.parametrize(
     ("relation", "value", "found", "expected"),
     [
