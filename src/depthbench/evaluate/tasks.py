@@ -61,11 +61,8 @@ class Frames(NamedTuple):
         for row in pd.concat([self.nll, self.arc]).to_dict("records"):
             about = f"{row['n_items']} items, {row['n_truncated']} of them cut to the context length"
             if row["status"] != "ok":
-                told = (
-                    ""
-                    if row["status"] == "not_requested"
-                    else f"{row['status']}: {row['reason'] if isinstance(row['reason'], str) else ''}"
-                )
+                reason = row["reason"] if isinstance(row["reason"], str) else ""  # else nan
+                told = "" if row["status"] == "not_requested" else f"{row['status']}: {reason}"
             elif row["task"] == ACCURACY:
                 interval = f"[{row['acc_norm_lo']:.4f}, {row['acc_norm_hi']:.4f}]"
                 told = f"acc_norm {row['acc_norm']:.4f} {interval}, chance {row['chance']:.4f}, {about}"
