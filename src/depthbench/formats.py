@@ -191,21 +191,18 @@ OWN: dict[str, dict[str, Column]] = {
     **{
         f"analysis/{name}_docs.parquet": {
             column: Column(NUMBER, unit, f"sum over the tokens of the document: {what}")
-            for column, unit, what in columns
+            for column, (unit, what) in sums.items()
         }
-        for name, columns in {
-            "pathway": (("weight", "", "weight"), ("weight_abs", "", "absolute weight")),
-            "block_mix": (
-                ("alpha", "", "weight of the newest source"),
-                ("beta", "", "weight of all other sources"),
-            ),
-            "logitlens": (
-                ("kl", "nats", "KL divergence of the lens from the model's own output"),
-                ("kl_reverse", "nats", "the same the other way round"),
-                ("top1", "", "1 if the likeliest token is the same"),
-                ("top5", "", "overlap of the five likeliest tokens, a share"),
-                ("probe_ce", "nats", "cross-entropy of the lens against the next token"),
-            ),
+        for name, sums in {
+            "pathway": {"weight": ("", "weight"), "weight_abs": ("", "absolute weight")},
+            "block_mix": {"alpha": ("", "weight of the newest source"), "beta": ("", "weight of all others")},
+            "logitlens": {
+                "kl": ("nats", "KL divergence of the lens from the model's own output"),
+                "kl_reverse": ("nats", "the same the other way round"),
+                "top1": ("", "1 if the likeliest token is the same"),
+                "top5": ("", "shared part of the five likeliest tokens"),
+                "probe_ce": ("nats", "cross-entropy of the lens against the next token"),
+            },
         }.items()
     },
     "analysis/prune.csv": {
