@@ -28,7 +28,7 @@ Slice = Annotated[
 ]
 Data = Annotated[Path | None, typer.Option(help="Prepared data; default: what the run was trained on.")]
 Files = Annotated[list[Path] | None, typer.Argument(help="Files that belong to no run, and of runs elsewhere.")]
-Runs = Annotated[Path | None, typer.Option(help="Folder below which the files of the runs are: results/<study>/runs.")]
+Results = Annotated[Path | None, typer.Option(help="Folder of all studies, in which the files of the runs are found.")]
 Kernels = Annotated[str, typer.Option(help="auto, reference, eager, triton or liger.")]
 
 
@@ -259,7 +259,7 @@ def table(
     spec: Spec,
     out: Annotated[Path, typer.Option(help="CSV; the LaTeX goes beside it.")],
     files: Files = None,
-    runs: Runs = None,
+    results: Results = None,
 ) -> None:
     """Build one table from the files of its runs; the workflow says where they are, and gives the spec.
 
@@ -269,7 +269,7 @@ def table(
     from depthbench.artifacts import ArtifactSpec
 
     parsed = ArtifactSpec.from_json(spec)
-    tables.write(parsed.name, [*(files or []), *parsed.files_below(runs)], parsed, out)
+    tables.write(parsed.name, [*(files or []), *parsed.files_below(results)], parsed, out)
 
 
 @app.command()
@@ -277,7 +277,7 @@ def figure(
     spec: Spec,
     out: Annotated[Path, typer.Option(help="SVG; PDF, PNG, CSV go beside it.")],
     files: Files = None,
-    runs: Runs = None,
+    results: Results = None,
 ) -> None:
     """Draw one figure from the files of its runs; the workflow says where they are, and gives the spec.
 
@@ -287,7 +287,7 @@ def figure(
     from depthbench.artifacts import ArtifactSpec
 
     parsed = ArtifactSpec.from_json(spec)
-    figures.write(parsed.name, [*(files or []), *parsed.files_below(runs)], parsed, out)
+    figures.write(parsed.name, [*(files or []), *parsed.files_below(results)], parsed, out)
 
 
 @app.command()

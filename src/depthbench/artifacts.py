@@ -97,11 +97,12 @@ class ArtifactSpec:
         without = self.unanalyzed if name.startswith("analysis/") else ()
         return [path for path in self.present if path not in without]
 
-    def files_below(self, folder: Path | None) -> list[Path]:
-        """Return the files of the runs as they stand below `folder`; those of no run are elsewhere."""
-        if folder is None:
+    def files_below(self, results: Path | None) -> list[Path]:
+        """Return the files of the runs as they stand in a folder of studies; those of no run are elsewhere."""
+        if results is None:
             return []
-        return [folder / run / name for name in self.files if name not in OF_NO_RUN for run in self.owners(name)]
+        runs_of = results / self.study / "runs"
+        return [runs_of / run / name for name in self.files if name not in OF_NO_RUN for run in self.owners(name)]
 
     @property
     def present(self) -> list[str]:

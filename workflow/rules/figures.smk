@@ -182,7 +182,7 @@ for name, (text, _, _) in FIGURES.items():
             missing=artifact_missing(FIGURES, name),
             text=text,
         shell:
-            "python -m depthbench figure {input.data:q} --runs {RESULTS}/runs --spec {params.spec:q} --out {output.svg:q}"
+            "python -m depthbench figure {input.data:q} --results results --spec {params.spec:q} --out {output.svg:q}"
             " > {log:q} 2>&1"
 
     # A docstring is read as written (an f-string breaks under Python 3.12), so the registry's text is put in here.

@@ -155,7 +155,7 @@ for name, (text, _, _) in TABLES.items():
             missing=artifact_missing(TABLES, name),
             text=text,
         shell:
-            "python -m depthbench table {input.data:q} --runs {RESULTS}/runs --spec {params.spec:q} --out {output.csv:q}"
+            "python -m depthbench table {input.data:q} --results results --spec {params.spec:q} --out {output.csv:q}"
             " > {log:q} 2>&1"
 
     # A docstring is read as written (an f-string breaks under Python 3.12), so the registry's text is put in here.
