@@ -260,7 +260,7 @@ def train(spec: RunSpec, data: Path, folder: Path, micro_batch: int, checkpoint_
 
 def _windows(spec: RunSpec, data: Path) -> Windows:
     """Return the training windows once they and the ranks are known to fit the spec."""
-    if not spec.data.matches(manifest(data)["spec"]):
+    if not spec.data.matches(manifest(data).get("spec", {})):
         raise UserError("E-SHARD", f"{data}: prepared with other settings than the run's; prepare the data again")
     windows = Windows(data, spec.sequence_length)
     windows.check_budget(spec.steps, spec.batch_sequences)

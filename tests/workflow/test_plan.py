@@ -258,7 +258,8 @@ def test_the_commands_of_the_paper_fit_into_one_argument(checkout, partial):
     found = re.findall(r"^.*python -m depthbench (?:table|figure) .* --out \S+/(\w+)\.\w+ .*$", text, re.MULTILINE)
     assert sorted(found) == sorted({*ALWAYS, *SWEPT, "shapes_large"} - {"seed_noise", "prefill"})
     # With room for a study of three seeds.
-    assert max(map(len, text.encode().splitlines())) < 128 * 1024 / 3
+    commands = [line for line in text.encode().splitlines() if b"python -m depthbench" in line]
+    assert max(map(len, commands)) < 128 * 1024 / 3
 
 
 TEXT = {"fetch": 1, "fetch_file": 49, "prepare_file": 49, "prepare": 1}
@@ -303,4 +304,4 @@ def test_losses_to_compare_must_be_there(checkout):
     (checkout.folder / "mine").mkdir()
     (checkout.folder / "mine" / "losses.csv").write_text("label,n_layers,d_model,loss\n")
     text = checkout.snakemake("-n", "-p", "validation_loss", *asked)
-    assert re.search(r"depthbench figure .* mine/losses.csv --spec .*compare.csv", text)
+    assert re.search(r"depthbench figure mine/losses.csv .* --spec .*compare.csv", text)

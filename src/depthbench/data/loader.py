@@ -37,7 +37,7 @@ def manifest(folder: Path) -> dict[str, Any]:
     path = folder / "manifest.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        if not {"data_id", "dtype", "spec", "splits"} <= set(found):
+        if not {"data_id", "dtype", "splits"} <= set(found):
             raise ValueError
     except (OSError, ValueError, TypeError) as error:
         reason = getattr(error, "strerror", None) or "not a whole manifest"
