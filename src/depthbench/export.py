@@ -86,8 +86,9 @@ def _without_folders(spec: dict[str, Any]) -> dict[str, Any]:
         kept["source"] = Path(spec["source"]).name
     if data := spec.get("data"):
         paths = [Path(path).name for path in data.get("paths") or []]
-        local = data.get("path") and Path(data["path"]).expanduser().is_dir()
-        kept["data"] = data | ({"paths": paths} if paths else {}) | ({"path": Path(data["path"]).name} if local else {})
+        folder = Path(data.get("path") or "").expanduser()  # or the name of a data set of the hub
+        local = data.get("path") and (folder.is_absolute() or folder.is_dir())
+        kept["data"] = data | ({"paths": paths} if paths else {}) | ({"path": folder.name} if local else {})
     return kept
 
 

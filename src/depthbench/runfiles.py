@@ -10,6 +10,7 @@ from depthbench.data.loader import manifest
 from depthbench.errors import UserError
 
 RESAMPLES = 1000  # of the intervals in a run's own files
+FIGURES = sorted(path.stem for path in (Path(__file__).parent / "figures").glob("[!_]*.py"))  # without their imports
 
 
 class Texts(NamedTuple):
@@ -67,9 +68,9 @@ def remove(folder: Path) -> None:
     for name in formats.RUN_FILES:
         if name.endswith((".csv", ".parquet")):
             (folder / name).unlink(missing_ok=True)
-    for ending in ("pdf", "svg", "png", "csv"):
-        for path in (folder / "analysis").glob(f"*.{ending}"):
-            path.unlink()
+    for name in FIGURES:
+        for ending in (".svg", ".png"):
+            (folder / "analysis" / f"{name}{ending}").unlink(missing_ok=True)
 
 
 def _keys(record: dict[str, Any]) -> dict[str, Any]:

@@ -368,7 +368,7 @@ class Study(Strict):
     tokenizer: Tokenizer
     suites: Suites = Field(
         description="figures and tables know `main`, `backbone`, `ladder`, `large`, `sweep`, `seeds`, `moda_norms`; "
-        "one of another name is in those of all runs, as `losses`"
+        "a suite of another name appears only in tables of all runs, such as `losses`"
     )
     imported: dict[str, str] = Field(
         {}, description="released checkpoints in place of trainings: folder of each by the path of its run"

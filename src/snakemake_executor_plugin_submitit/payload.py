@@ -125,7 +125,7 @@ def _runs(group: int) -> bool:
     """Whether a process of a group runs; one that has ended and that nobody has waited for does not."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has just ended
-            state, _, own = path.read_text().rpartition(")")[2].split()[:3]
+            state, _, own = path.read_text(errors="replace").rpartition(")")[2].split()[:3]
             if int(own) == group and state != "Z":
                 return True
     return False

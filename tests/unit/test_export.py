@@ -121,7 +121,7 @@ def test_only_an_export_is_written_over(run, tmp_path):
             export.export(run, foreign)
         assert (foreign / name).read_text() == text
         shutil.rmtree(foreign)
-    measured = [tmp_path / "out" / name for name in ("validation.csv", "analysis/causal.csv", "analysis/causal.svg")]
+    measured = [tmp_path / "out" / name for name in ("validation.csv", "analysis/causal.csv", "analysis/causal_maps.svg")]
     (tmp_path / "out").mkdir()
     export.export(run, tmp_path / "out")
     for path in measured:
@@ -133,7 +133,6 @@ def test_only_an_export_is_written_over(run, tmp_path):
 
 
 def test_the_folder_of_a_local_data_set_stays_behind(prepared, run, tmp_path):
-    (tmp_path / "at home/fineweb").mkdir(parents=True)
     mine = shutil.copytree(run, tmp_path / "mine")
     record = json.loads((mine / "run.json").read_text())
     hub = {"source": "hub", "path": str(tmp_path / "at home/fineweb"), "name": "n", "files": ["a.parquet"]}

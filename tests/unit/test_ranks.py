@@ -234,7 +234,7 @@ def test_on_several_nodes_srun_is_not_bound_to_the_cpus_of_the_first(tmp_path):
     found = subprocess.run(called, env=environment, capture_output=True, text=True, check=True).stdout
     assert "depthbench.launch train --spec {}" in found
     assert "SLURM_JOB_NUM_NODES=2" in found
-    assert "BIND" not in found
+    assert "SLURM_CPU_BIND" not in found
 
 
 def test_a_run_without_gpus_is_one_process_in_an_allocation_of_two_nodes(prepared, tmp_path):

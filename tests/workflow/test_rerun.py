@@ -95,7 +95,7 @@ def test_results_without_a_record_are_taken_unless_they_are_of_other_settings(fi
         record.with_name("aside").rename(record)
     assert done.returncode == 1
     printed = done.stdout + done.stderr
-    assert "/run.json: made with other settings, and .snakemake has no record of it; remove its folder" in printed
+    assert "/run.json: made with other settings, and .snakemake has no record of it (" in printed
     assert "Traceback" not in printed
     assert finished.plan(*MICRO, "scales={u: {steps: 5}}")[0]["train"] == 4
 

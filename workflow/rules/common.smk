@@ -102,8 +102,8 @@ def refuse_unnoticed(path):
     made = f"{RESULTS}/runs/{path}/run.json"
     if Path(made).exists() and workflow.persistence.metadata(IOFile(made)) is None:
         refuse(
-            f"E-RUN {made}: made with other settings, and .snakemake has no record of it;"
-            " remove its folder to make it again, or set them back"
+            f"E-RUN {made}: made with other settings, and .snakemake has no record of it (it was copied, or Snakemake"
+            " was killed); remove this file to make the run again, or set them back"
         )
 
 

@@ -135,8 +135,9 @@ def as_tokens(ids: list[int], eos_id: int) -> np.ndarray:
 def _refuse_foreign(folder: Path) -> None:
     """Replacing a folder deletes what is in it: only prepared data may be replaced."""
     found = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    # parts come before the rest; a folder `train` alone may hold anybody's texts
-    foreign = found - (OWN_NAMES if "manifest.json" in found else {"parts"})
+    # Snakemake removes the manifest before it prepares again; a folder `train` alone may hold anybody's texts.
+    ours = "manifest.json" in found or {"tokenizer.json", "train", "heldout"} <= found
+    foreign = found - (OWN_NAMES if ours else {"parts"})
     if foreign:
         raise UserError("E-DISK", f"{folder}: holds other files ({', '.join(sorted(foreign))}); name a new folder")
 

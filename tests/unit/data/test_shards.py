@@ -265,6 +265,7 @@ def test_old_data_are_replaced_as_a_whole(tmp_path, prepare_spec, monkeypatch):
     with monkeypatch.context() as small:
         small.setattr(shards, "SHARD_TOKENS", 20_000)
         shards.prepare(prepare_spec(), tmp_path / "data")
+    (tmp_path / "data/manifest.json").unlink()  # as Snakemake does before it runs the rule again
     shards.prepare(prepare_spec(), tmp_path / "data")
     assert len(list(tmp_path.rglob("tokens-*.bin"))) == 2
     assert [p.name for p in tmp_path.iterdir()] == ["data"]
