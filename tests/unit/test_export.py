@@ -121,7 +121,8 @@ def test_only_an_export_is_written_over(run, tmp_path):
             export.export(run, foreign)
         assert (foreign / name).read_text() == text
         shutil.rmtree(foreign)
-    measured = [tmp_path / "out" / name for name in ("validation.csv", "analysis/causal.csv", "analysis/causal_maps.svg")]
+    names = ("validation.csv", "analysis/causal.csv", "analysis/causal_maps.svg")
+    measured = [tmp_path / "out" / name for name in names]
     (tmp_path / "out").mkdir()
     export.export(run, tmp_path / "out")
     for path in measured:
