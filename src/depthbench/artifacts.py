@@ -65,8 +65,8 @@ class ArtifactSpec:
 
     def __post_init__(self) -> None:
         """Raise ValueError where the parts do not fit each other."""
-        for path in (*map(_place, self.runs), *self.plans):
-            if (design := path.partition("/")[0]) not in self.labels:
+        for place in (*(runs.parse(path).place for path in self.runs), *self.plans):
+            if (design := place.partition("/")[0]) not in self.labels:
                 raise ValueError(f"labels has no entry for design {design!r}")
         if strangers := [path for path in self.missing if path not in self.runs]:
             raise ValueError(f"missing names {strangers[0]!r}, which runs does not")
@@ -111,9 +111,10 @@ class ArtifactSpec:
 
     def plan(self, path: str) -> dict[str, Any]:
         """Return the plan of a run; raises UserError E-SPEC if there is none."""
-        if _place(path) not in self.plans:
-            raise UserError("E-SPEC", f"plans: no entry for {_place(path)!r}; give what the configuration holds of it")
-        return self.plans[_place(path)]
+        place = runs.parse(path).place
+        if place not in self.plans:
+            raise UserError("E-SPEC", f"plans: no entry for {place!r}; give what the configuration holds of it")
+        return self.plans[place]
 
     @property
     def designs(self) -> list[str]:
@@ -125,12 +126,6 @@ class ArtifactSpec:
             return get_args(Family).index(self.labels[design][1]), built_in, given.index(design)
 
         return sorted(given, key=rank)
-
-
-def _place(path: str) -> str:
-    """Return the folder of the runs that share a plan; raises ValueError if it is not the path of a run."""
-    runs.parse(path)
-    return path.rpartition("/")[0]
 
 
 def runs_frame(spec: ArtifactSpec) -> pd.DataFrame:

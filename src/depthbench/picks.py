@@ -90,7 +90,7 @@ def artifact_spec(
             "bootstrap": study.bootstrap,
             "labels": {n: [d.label, d.family] for n, d in config.designs.items() if n in used},
             # One for all rates and seeds, and none where run.json is read: all of it is one argument of a command.
-            "plans": {} if "run.json" in files else {run.path.rpartition("/")[0]: plan(config, run) for run in shown},
+            "plans": {} if "run.json" in files else {run.place: plan(config, run) for run in shown},
         }
     )
 

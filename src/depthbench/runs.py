@@ -47,10 +47,15 @@ class Run:
         return self.scale, self.d_model, self.n_layers
 
     @property
+    def place(self) -> str:
+        """Folder of the runs of one design, budget and shape, at any rate and seed, below `results/<study>/runs/`."""
+        budget = f"{self.scale}-{self.recipe}" if self.recipe else self.scale
+        return f"{self.design}/{budget}-d{self.d_model}-l{self.n_layers}"
+
+    @property
     def path(self) -> str:
         """Path below `results/<study>/runs/`; `parse` is its inverse."""
-        budget = f"{self.scale}-{self.recipe}" if self.recipe else self.scale
-        return f"{self.design}/{budget}-d{self.d_model}-l{self.n_layers}/lr{self.lr}-s{self.seed}"
+        return f"{self.place}/lr{self.lr}-s{self.seed}"
 
 
 def parse(path: str) -> Run:

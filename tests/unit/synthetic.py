@@ -174,7 +174,7 @@ class Study:
 
     def plans(self):
         """The plans of all runs, by design, budget and shape."""
-        return {run.rpartition("/")[0]: self.plan(run) for run in self.runs}
+        return {runs.parse(run).place: self.plan(run) for run in self.runs}
 
     def only(self, *names):
         """The paths of some files of each run."""

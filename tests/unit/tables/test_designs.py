@@ -61,7 +61,7 @@ def test_a_variant_has_the_words_of_its_residual_and_rates_name_their_scales(tmp
     study.runs = {path("hc", TINY[0], scale=scale): ["main"] for scale in ("1600m", "500m", "400m")}
     study.runs[variant] = ["sweep"]
     plans = study.plans()
-    plans[variant.rpartition("/")[0]]["model"]["design"] = "mhc"
+    plans["mhc_legacy/t-d52-l4"]["model"]["design"] = "mhc"
     plans["hc/1600m-d52-l4"]["declared_lr"] = "5e-4"
     labels = {"hc": ("HC", "multi-stream"), "mhc_legacy": ("mHC (legacy)", "multi-stream")}
     table = table_1.build({}, spec(study, plans=plans, labels=labels)).set_index("design")
